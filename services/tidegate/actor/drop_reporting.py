@@ -20,6 +20,7 @@ from tidegate.core.records import Task
 from tidegate.runtime.drop_reports import report_dropped
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
+from tidegate.wire.task_proof import proof_of
 
 # Counters by the way a task ends without a trajectory: all tasks, and by curriculum bin.
 ENDED: dict[EndedBy, tuple[Counter, Family[Counter]]] = {
@@ -48,7 +49,8 @@ class DropReporter:
             Dropped(trajectory_id(task.task_id, sample_index=index), dropped_task.reason, dropped_task.detail)
             for index in range(task.num_samples)
         ]
-        if not await report_dropped(context, self._store, dropped, task_id=task.task_id):
+        proof = proof_of(task, [item.trajectory_id for item in dropped], b"")
+        if not await report_dropped(context, self._store, dropped, task_id=task.task_id, proof=proof):
             return False
         self._count(task, dropped_task)
         self._trace(task, dropped_task)

@@ -30,6 +30,14 @@ class FinishedWork(Generic[ItemT]):
         self._items.append(item)
         self._update()
 
+    def offer(self, item: ItemT) -> bool:
+        """Add an item if there is a place now; whether there was."""
+        if len(self._items) >= self._capacity:
+            return False
+        self._items.append(item)
+        self._update()
+        return True
+
     async def take(self) -> ItemT | None:
         """The oldest item once there is one; None when the queue is closed and empty."""
         while not self._items:

@@ -16,20 +16,21 @@ from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.evaluation.port import Evaluator, publish_result
 from tidegate.actor.in_flight import Finished, InFlightTasks, LeasedTask
-from tidegate.actor.rollouts.outcomes import RefusedTask, RolloutResult
+from tidegate.actor.rollouts.outcomes import RefusedTask, RolloutResult, failed_task
 from tidegate.actor.rollouts.predictions import Predictions
 from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.actor.state import redelivered, split_startable
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue.kinds import Counter
+from tidegate.core.deliveries import fails_for_good, is_spent, spent_detail
 from tidegate.core.errors import DeadlineError, RecordError, TidegateError
 from tidegate.core.records import Task
 from tidegate.runtime.consumer import Delivery
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.convert import task_from_bytes
-from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
+from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS, POOL
+from tidegate.wire.validate import validate_task
 
-POOL = "default"
 FETCH_WAIT_S = 0.5
 # How soon a draining service notices that the last piece of its work was answered.
 DRAIN_POLL_S = 0.05
@@ -100,16 +101,8 @@ class WorkLoops:
         A started task makes room. Policy and engine come first, because warm-ups and servers take minutes, and a
         task's deadline runs from its delivery.
         """
-        context, config = self._context, self._config
-        workload = context.settings.workload
-        consumer = await context.bus.consumer(
-            context.topology.task_consumer(
-                POOL,
-                ack_wait_s=config.ack_wait_s,
-                # In tasks: all running rollouts and one evaluation.
-                max_running=max(1, context.settings.max_running // workload.num_samples) + 1,
-            )
-        )
+        context = self._context
+        consumer = await context.bus.consumer(context.topology.task_durable(POOL))
         try:
             while not context.drain.requested:
                 if not self._can_start_any():
@@ -154,9 +147,18 @@ class WorkLoops:
 
     def _decode(self, data: bytes) -> Task:
         task = task_from_bytes(data)
+        validate_task(task)
         run = self._context.settings.run
         if task.run_id != run:
             raise RecordError(f"Task {task.task_id} belongs to run {task.run_id!r}, not {run!r}")
+        workload = self._context.settings.workload
+        asked = (task.num_samples, task.unroll_length, task.sampler.max_new_tokens)
+        most = (max(1, workload.num_samples), workload.unroll_length, workload.sampler.max_new_tokens)
+        if any(number > limit for number, limit in zip(asked, most, strict=True)):
+            raise RecordError(
+                f"Task {task.task_id} asks for {asked} samples, steps and tokens",
+                why=f"the run file allows {most}",
+            )
         return task
 
     # -- generate --------------------------------------------------------------------------------------------------
@@ -168,7 +170,7 @@ class WorkLoops:
             async with asyncio.TaskGroup() as flows:
                 while (batch := await self._next_batch()) is not None:
                     self._num_flows += 1
-                    flows.create_task(self._flow(batch))
+                    self._start_flow(batch, flows)
         except BaseExceptionGroup as group:  # a flow that fails ends all of them; raise the first error
             raise group.exceptions[0] from group
         finally:
@@ -181,9 +183,19 @@ class WorkLoops:
             for leased in [*self._in_flight.waiting, *self._in_flight.running]:
                 await self._release(leased, delay_s=0.0)
 
+    def _start_flow(self, batch: list[LeasedTask], flows: asyncio.TaskGroup) -> None:
+        flow = self._flow(batch)
+        try:
+            flows.create_task(flow)
+        except RuntimeError:
+            flow.close()  # another flow has failed, and the group takes no more: `generate` releases the batch
+            raise
+
     async def _flow(self, batch: list[LeasedTask]) -> None:
         """Call the runner for one batch after another."""
         try:
+            if not (batch := await self._without_spent(batch)):
+                return
             if batch[0].task.kind == "evaluation":
                 await self._evaluate(batch[0])
             else:
@@ -230,6 +242,24 @@ class WorkLoops:
             return statistics.WAIT_POLICY_S
         return statistics.WAIT_TASK_S if self._context.bus.connected else statistics.WAIT_BROKER_S
 
+    async def _without_spent(self, batch: list[LeasedTask]) -> list[LeasedTask]:
+        """The tasks of a batch to run; those that were delivered too often are dropped as failed."""
+        in_flight = self._in_flight
+        good: list[LeasedTask] = []
+        for leased in batch:
+            num_delivered = leased.delivery.num_delivered
+            if not is_spent(num_delivered):
+                good.append(leased)
+            elif leased.task.kind == "evaluation":
+                in_flight.stop_running(leased)
+                await leased.delivery.ack()
+                in_flight.answered(leased)
+            else:
+                detail = spent_detail(num_delivered)
+                await in_flight.finished.put(Finished(leased, failed_task(leased.task, detail=detail)))
+                in_flight.stop_running(leased)
+        return good
+
     async def _generate(self, batch: list[LeasedTask]) -> None:
         """Run a batch; each task is published as soon as it is done, stopped ones are released for redelivery."""
         in_flight, stats, clock = self._in_flight, self._context.stats, self._context.clock
@@ -248,11 +278,11 @@ class WorkLoops:
                     in_flight.stop_running(leased)
                     waited_s = clock.monotonic_s() - made_at_s
                     stats.add(statistics.WAIT_PUBLISH_S, waited_s / self._runner.flows_max)
-        except TidegateError:
+        except TidegateError as error:
             # An engine that fails ends this actor, so that only others can run the tasks.
             for leased in left.values():
                 in_flight.stop_running(leased)
-                await self._release(leased, delay_s=0.0)
+                await self._fail(leased, error, retry_after_s=0.0)
             raise
         for leased in left.values():
             in_flight.stop_running(leased)
@@ -263,7 +293,20 @@ class WorkLoops:
         self._context.log.error("task_refused", task_id=leased.task.task_id, error=str(error))
         if not error.retryable:
             self._context.stats.label(statistics.TASK_REFUSAL, str(error))
-        await self._release(leased, delay_s=self._config.retry_delay_s)
+        await self._fail(leased, error, retry_after_s=self._config.retry_delay_s)
+
+    async def _fail(self, leased: LeasedTask, error: TidegateError, *, retry_after_s: float) -> None:
+        """Release a task that failed here, or drop it with the error if enough deliveries of it ended without a result.
+
+        While no place is free among the finished tasks it is released, and its next delivery decides.
+        """
+        if fails_for_good(leased.delivery.num_delivered, retryable=error.retryable):
+            detail = f"failed at delivery {leased.delivery.num_delivered}: {error}"
+            dropped = Finished(leased, failed_task(leased.task, detail=detail))
+            if self._in_flight.finished.offer(dropped):
+                self._context.stats.label(statistics.TASK_REFUSAL, str(error))
+                return
+        await self._release(leased, delay_s=retry_after_s)
 
     async def _evaluate(self, leased: LeasedTask) -> None:
         """Measure the served policy; a failed evaluation is released, one that takes too long is not repeated."""
@@ -277,7 +320,8 @@ class WorkLoops:
             stats.add(statistics.EVALUATIONS_FAILED)
             stats.label(statistics.EVALUATION_PROBLEM, f"{leased.task.required_version}: {error.what}")
             self._context.log.warning("evaluation_failed", task_id=leased.task.task_id, error=str(error))
-            repeat = not isinstance(error, DeadlineError)
+            for_good = fails_for_good(leased.delivery.num_delivered, retryable=error.retryable)
+            repeat = not isinstance(error, DeadlineError) and not for_good
         stats.add(statistics.EVALUATION_S, clock.monotonic_s() - started_at_s)
         self._in_flight.stop_running(leased)
         if repeat:

@@ -107,8 +107,12 @@ class HeadPolicy:
             TidegateError: it does not fit, or all attempts failed.
         """
         head = self._watch.head
-        snapshot = await self._pull.bring(head) if head is not None else None
-        if head is None or snapshot is None:
+        if head is None:
+            raise UnavailableError(
+                "There is no policy to evaluate yet", why="none was announced, or POLICY could not be read"
+            )
+        snapshot = await self._pull.bring(head)
+        if snapshot is None:
             raise UnavailableError("The newest policy could not be pulled", why="it was replaced meanwhile")
         self._engine.check_policy(snapshot)
         self._pull.keep(snapshot, head)

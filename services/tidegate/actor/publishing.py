@@ -11,7 +11,7 @@ import msgspec
 from tidegate.actor.drop_reporting import DropReporter
 from tidegate.actor.engines.port import Rollouts
 from tidegate.actor.in_flight import Finished, InFlightTasks, LeasedTask
-from tidegate.actor.rollouts.outcomes import DroppedTask
+from tidegate.actor.rollouts.outcomes import DroppedTask, failed_task
 from tidegate.actor.rollouts.progress_checkpoints import ProgressCheckpoints
 from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, records_of, rewarded
 from tidegate.catalogue import actor as statistics
@@ -32,6 +32,7 @@ from tidegate.catalogue.telemetry import (
     SPAN_SEND_TRAJECTORIES,
     SPAN_TASK_LEASE,
 )
+from tidegate.core.deliveries import fails_for_good
 from tidegate.core.errors import PayloadTooLargeError, TidegateError
 from tidegate.core.records import StageTiming, Task, Trajectory
 from tidegate.runtime.outbox import Outbox
@@ -77,7 +78,7 @@ class Publisher:
             except TidegateError as error:  # permanent: this rollout cannot be published
                 context.stats.add(statistics.TASKS_FAILED)
                 context.log.warning("rollout_not_published", task_id=leased.task.task_id, error=str(error))
-                done = False
+                done = await self._drop_failed(leased, error)
             if done:
                 await leased.delivery.ack()
                 await self._checkpoints.forget(leased.task.task_id)
@@ -85,6 +86,18 @@ class Publisher:
                 self._checkpoints.release(leased.task.task_id)
                 await leased.delivery.nak(self._retry_delay_s)
             self._in_flight.answered(leased)
+
+    async def _drop_failed(self, leased: LeasedTask, error: TidegateError) -> bool:
+        """Drop a task whose result was refused at enough deliveries; False when it is to be delivered again."""
+        num_delivered = leased.delivery.num_delivered
+        if not fails_for_good(num_delivered, retryable=error.retryable):
+            return False
+        detail = f"its result could not be published at delivery {num_delivered}: {error}"
+        try:
+            return await self._reporter.report(leased.task, failed_task(leased.task, detail=detail))
+        except TidegateError as refused:
+            self._context.log.warning("drop_refused", task_id=leased.task.task_id, error=str(refused))
+            return False
 
     async def _finish(self, finished: Finished) -> bool:
         """Publish rollouts or report a dropped task; False when another actor must run the task."""
@@ -193,11 +206,11 @@ class Publisher:
         """
         if not _are_scored(task, records):
             try:
-                await self._outbox.send_rollouts(task.env_id, records)
+                await self._outbox.send_rollouts(task.env_id, task, records)
                 return
             except PayloadTooLargeError:
                 records = await self._outbox.retry(task.task_id, lambda: self._score(task, records))
-        await self._outbox.send_trajectories(records)
+        await self._outbox.send_trajectories(records, of=task)
 
     async def _score(self, task: Task, records: Sequence[Trajectory]) -> list[Trajectory]:
         started_at_s = self._context.clock.now_s()

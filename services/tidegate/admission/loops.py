@@ -27,13 +27,13 @@ from tidegate.core.admission import Flow, Limits, capacity
 from tidegate.core.balance import Diagnosis, Signals, diagnose
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.slo import Verdict
+from tidegate.runtime.disk import disk_problem
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.stats import ServiceStats, decode_stats
+from tidegate.runtime.stats_reports import follow_stats
+from tidegate.wire.stats import ServiceStats
+from tidegate.wire.subjects import POOL
 
-POOL = "default"
 TASK_QUEUE = "task_queue"
-# Any value: only the durable's name and stream are used, of the consumer that actors created.
-UNUSED_ACK_WAIT_S = 1.0
 
 
 class Admission:
@@ -71,12 +71,12 @@ class Admission:
         self._published_at_s = 0.0
         self._max_ack_pending = 0
         self._woken = asyncio.Event()
-        consumer = context.topology.task_consumer(POOL, ack_wait_s=UNUSED_ACK_WAIT_S, max_running=1)
-        self._tasks_durable = consumer.durable
 
     async def observe(self) -> None:
         """Receive every service's statistics until draining."""
-        await self.context.bus.subscribe(self.context.topology.stats("*"), self._receive)
+        await follow_stats(
+            self.context.bus, self.context.topology, self._receive, on_refused=self._count_refused
+        )
         await self.context.drain.wait()
         self._woken.set()
 
@@ -140,8 +140,10 @@ class Admission:
         return diagnose(signals), signals
 
     def problems(self) -> list[str]:
-        """What went wrong in actors, as sentences."""
-        return self._problems.sentences(self._seen.totals("actor"), now_s=self._now_s())
+        """A full disk, and what went wrong in actors, as sentences."""
+        disk = disk_problem(self.context.data_dir)
+        found = self._problems.sentences(self._seen.totals("actor"), now_s=self._now_s())
+        return [disk, *found] if disk else found
 
     def reports(self, service: str) -> list[ServiceStats]:
         """The newest report of each live instance of a service."""
@@ -158,7 +160,10 @@ class Admission:
             UnavailableError: the broker is unreachable; the pause is in force all the same.
         """
         self._pause = pause
-        self._pause_file.write(pause)
+        try:
+            self._pause_file.write(pause)
+        except OSError as error:  # it holds until a restart, which is all that a full disk allows
+            self.context.log.warning("pause_not_saved", error=str(error))
         self.context.log.info("pause_set", paused=pause.paused, reason=pause.reason)
         self._woken.set()
         await self._publish(self.decision().limits)
@@ -196,9 +201,7 @@ class Admission:
     async def _bound_rollouts(self, max_ack_pending: int) -> None:
         context = self.context
         try:
-            await context.bus.set_max_ack_pending(
-                context.topology.stream("TASKS"), self._tasks_durable, max_ack_pending
-            )
+            await context.bus.set_max_ack_pending(context.topology.task_durable(POOL), max_ack_pending)
         except TidegateError as error:
             if not error.retryable:
                 raise
@@ -242,9 +245,12 @@ class Admission:
         await self._slos.tick(self._seen, diagnosis, paused=limits.paused, now_s=self._now_s())
         values = self._seen.merged(now_s=self._now_s())
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
-        self._samples.append(
-            SystemSample(context.clock.now_s(), diagnosis.bottleneck, signals, values, self.problems())
-        )
+        sample = SystemSample(context.clock.now_s(), diagnosis.bottleneck, signals, values, self.problems())
+        try:
+            self._samples.append(sample)
+        except OSError as error:  # limits matter more than their plot
+            stats.add(statistics.SAMPLES_LOST)
+            context.log.warning("sample_not_written", error=str(error))
 
     def _scale(self, signals: Signals, diagnosis: Diagnosis) -> None:
         """Update the recommended number of actors; the cluster loop, KEDA or an operator acts on it."""
@@ -261,12 +267,10 @@ class Admission:
         for text, value in scaling.labels().items():
             stats.label(text, value)
 
-    async def _receive(self, data: bytes, _headers: dict[str, str]) -> None:
-        try:
-            stats = decode_stats(data)
-        except RecordError:
-            self.context.stats.add(statistics.STATS_REFUSED)
-            return
+    def _count_refused(self, _error: RecordError) -> None:
+        self.context.stats.add(statistics.STATS_REFUSED)
+
+    def _receive(self, stats: ServiceStats) -> None:
         now_s = self._now_s()
         self._seen.put(stats, now_s=now_s)
         self._problems.receive(stats, now_s=now_s)

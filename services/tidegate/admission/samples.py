@@ -5,6 +5,7 @@ name (``core.balance.Signals``), and ``values``, which holds ``<service>.<statis
 and lives) and ``stream.<kind>`` (queued messages). ``problems``, where there are any: sentences about actors.
 """
 
+import errno
 import os
 from pathlib import Path
 from typing import Any, Protocol
@@ -50,16 +51,24 @@ class JsonLinesFile:
         self._path = path
         self._bytes_max = bytes_max
         self._files_kept = files_kept
-        self._file = path.open("ab+")
+        self._file = path.open("ab+", buffering=0)
+        self._torn = False
         if self._file.tell():
             self._file.seek(-1, os.SEEK_END)
-            if self._file.read(1) != b"\n":
-                self._file.write(b"\n")
+            self._torn = self._file.read(1) != b"\n"
 
     def append(self, item: JsonLine) -> None:
-        """Write one line and flush it to the operating system."""
-        self._file.write(item.line())
-        self._file.flush()
+        """Write one line to the operating system.
+
+        Raises:
+            OSError: the disk refused; the line is lost, and the next one begins on a line of its own.
+        """
+        line = item.line()
+        data = b"\n" + line if self._torn else line
+        self._torn = True
+        if self._file.write(data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._torn = False
         if self._file.tell() >= self._bytes_max:
             self._rotate()
 
@@ -73,7 +82,7 @@ class JsonLinesFile:
             newer = _rotated(self._path, number - 1)
             if newer.exists():
                 newer.replace(_rotated(self._path, number))
-        self._file = self._path.open("ab")
+        self._file = self._path.open("ab+", buffering=0)
 
 
 def _rotated(path: Path, number: int) -> Path:

@@ -15,6 +15,7 @@ from tidegate.v1 import admission_service_pb2 as pb
 from tidegate.v1 import admission_service_pb2_grpc as pb_grpc
 from tidegate.v1 import externalscaler_pb2 as keda
 from tidegate.v1 import externalscaler_pb2_grpc as keda_grpc
+from tidegate.wire.bounds import DETAIL_CHARS_MAX, check_name
 
 NAME = "tidegate.v1.AdmissionService"
 KEDA_NAME = "externalscaler.ExternalScaler"
@@ -45,6 +46,7 @@ class AdmissionServicer(pb_grpc.AdmissionServiceServicer):
 
     async def SetPaused(self, request: pb.SetPausedRequest, context: Call) -> pb.SetPausedResponse:
         """Pause or resume admission. Idempotent; kept until changed, across a crash."""
+        check_name(request.reason, "The reason", chars_max=DETAIL_CHARS_MAX)
         await self._admission.set_paused(Pause(paused=request.paused, reason=request.reason))
         return pb.SetPausedResponse()
 

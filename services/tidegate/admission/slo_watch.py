@@ -168,7 +168,10 @@ class SloWatch:
 
     async def _publish_event(self, event: SloEvent) -> None:
         context = self._context
-        self._events.append(event)
+        try:
+            self._events.append(event)
+        except OSError as error:
+            self._context.log.warning("slo_event_not_written", error=str(error))
         fields = event.fields()
         log = context.log.warning if event.event in ("breach", "no_data") else context.log.info
         log("slo_changed", **{name: value for name, value in fields.items() if name != "event"})

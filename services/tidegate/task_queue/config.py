@@ -16,7 +16,7 @@ class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (text), or on whole episodes played greedily (segments). At most one evaluation is in flight, and it occupies one
     actor: a version that is due meanwhile is skipped, and below about 5 it takes a visible share of the rollouts.
     ``task_deadline_s`` (seconds): a task that was delivered this long ago and whose trajectories never reached the
-    store is dropped as failed. Below the longest rollout plus five redeliveries (150 s) it drops live work; far
+    store is dropped as failed. Below the longest rollout plus ten redeliveries (100 s) it drops live work; far
     above it, a lost task holds its share of the budget for that long, and at max_lag 0 the whole run with it. Work
     that waits longer than staleness.max_age_s, such as for an environment that is away, would expire anyway.
     ``sweep_period_s`` (seconds): how often the sweep searches for lost tasks.

@@ -12,10 +12,10 @@ from tidegate.catalogue import task_queue as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import Task
-from tidegate.task_queue.loops import POOL, TICK_S, TaskQueue
+from tidegate.task_queue.loops import TICK_S, TaskQueue
 from tidegate.task_queue.state import evaluation_due
 from tidegate.wire.convert import task_to_bytes
-from tidegate.wire.subjects import HEADER_TRACE_PARENT
+from tidegate.wire.subjects import HEADER_TRACE_PARENT, POOL
 
 EVENT = "evaluation"
 

@@ -17,15 +17,24 @@ from tidegate.core.admission import Limits
 from tidegate.core.audit import JournalTotals
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.errors import CorruptionError, NotFoundError, TidegateError
-from tidegate.core.ids import PolicyVersion, RunId, TaskId, TrajectoryId, parse_version
+from tidegate.core.ids import (
+    PolicyVersion,
+    RunId,
+    TaskId,
+    TrajectoryId,
+    parse_version,
+    position_of,
+    task_id,
+    trajectory_at,
+)
 from tidegate.core.records import Task
 from tidegate.task_queue.journal_file import (
-    connect_reader,
     connect_writer,
     count_states,
     dataset_position,
     read_json,
     read_meta,
+    reading,
     scalar,
     write_json,
     write_meta,
@@ -34,10 +43,7 @@ from tidegate.task_queue.state import (
     Counts,
     TrainedAt,
     TrajectoryState,
-    position_of,
     state_after,
-    task_id,
-    trajectory_at,
 )
 from tidegate.wire.clients.trajectory_store import Outcome
 from tidegate.wire.convert import task_to_bytes
@@ -370,15 +376,8 @@ def read_journal(path: Path) -> Generator[JournalReader, None, None]:
         raise NotFoundError(
             f"There is no journal at {path}", fix="name the folder of a run that was started once"
         )
-    connection: sqlite3.Connection | None = None
-    try:
-        connection = connect_reader(path)
+    with reading(path) as connection:
         yield JournalReader(connection)
-    except sqlite3.DatabaseError as error:
-        raise CorruptionError(f"{path} is not a readable journal", why=str(error)) from error
-    finally:
-        if connection is not None:
-            connection.close()
 
 
 def read_admitted_ids(path: Path) -> Iterator[TrajectoryId]:

@@ -1,14 +1,15 @@
 """The journal's file: its schema, how it is opened, and the small values beside the tables."""
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Generator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from tidegate.core.curriculum import CurriculumState
-from tidegate.core.errors import StaleFolderError
+from tidegate.core.errors import CorruptionError, StaleFolderError
 from tidegate.core.ids import RunId, TaskId
 from tidegate.task_queue.state import Counts, TrajectoryState
 
@@ -94,13 +95,31 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         return _begin_reading(f"{uri}&immutable=1")
 
 
+@contextmanager
+def reading(path: Path) -> Generator[sqlite3.Connection]:
+    """``connect_reader`` for the length of a block.
+
+    Raises:
+        CorruptionError: the file is no journal, or a page of it is damaged.
+    """
+    try:
+        with closing(connect_reader(path)) as db:
+            yield db  # a damaged page is found when it is read
+    except sqlite3.DatabaseError as error:
+        raise CorruptionError(
+            f"{path} is not a readable journal",
+            why=str(error),
+            fix="put the file back from a copy, or begin at the newest checkpoint with `tidegate fork`",
+        ) from error
+
+
 def admission_of(path: Path, task_id: TaskId) -> tuple[float, int] | None:
     """(seconds since the epoch, attempt) of a task's admission; None where the journal has no such task.
 
     Raises:
-        sqlite3.DatabaseError: the file is no journal.
+        CorruptionError: the file is no journal.
     """
-    with closing(connect_reader(path)) as db:
+    with reading(path) as db:
         row = db.execute("SELECT admitted_at_s, attempt FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
     return (float(row[0]), int(row[1])) if row is not None else None
 
@@ -109,9 +128,9 @@ def first_admission_s(path: Path) -> float | None:
     """Seconds since the epoch of the first admission; None before it.
 
     Raises:
-        sqlite3.DatabaseError: the file is no journal.
+        CorruptionError: the file is no journal.
     """
-    with closing(connect_reader(path)) as db:
+    with reading(path) as db:
         (first_s,) = db.execute("SELECT min(admitted_at_s) FROM tasks").fetchone()
     return first_s
 
@@ -120,9 +139,9 @@ def admitted_by_slice(path: Path, *, start_s: float, slice_s: float) -> dict[int
     """Trajectories admitted for training in each time slice of ``slice_s`` seconds after ``start_s``.
 
     Raises:
-        sqlite3.DatabaseError: the file is no journal.
+        CorruptionError: the file is no journal.
     """
-    with closing(connect_reader(path)) as db:
+    with reading(path) as db:
         return dict(
             db.execute(
                 "SELECT CAST((admitted_at_s - ?1) / ?2 AS INTEGER), sum(num_samples) FROM tasks"

@@ -49,10 +49,9 @@ from tidegate.task_queue.state import (
     without_announced,
 )
 from tidegate.wire.clients.trajectory_store import Outcome, TrajectoryStoreClient
-from tidegate.wire.convert import task_from_bytes
-from tidegate.wire.subjects import HEADER_TRACE_PARENT
-
-POOL = "default"
+from tidegate.wire.convert import task_from_bytes, with_task_key
+from tidegate.wire.subjects import HEADER_TRACE_PARENT, POOL
+from tidegate.wire.task_proof import task_key
 
 # One transaction and one burst of publishes; capacity beyond this is used in the next turn of the loop.
 TASKS_PER_TURN_MAX = 1024
@@ -102,8 +101,13 @@ class TaskQueue:
         store: TrajectoryStoreClient,
         policy: PolicyWatch,
         ceiling: Limits,
+        secret: bytes | None = None,
     ) -> None:
-        """``ceiling``: the run file's limits, which hold until admission publishes, and which it cannot exceed."""
+        """``ceiling``: the run file's limits, which hold until admission publishes, and which it cannot exceed.
+
+        ``secret``: what tasks are signed with; None leaves them without a key.
+        """
+        self.secret = secret
         self.context = context
         self.config = config
         self.journal = journal
@@ -218,7 +222,7 @@ class TaskQueue:
         try:
             await self.context.bus.publish(
                 self.context.topology.tasks(POOL),
-                unpublished.spec,
+                self._signed(task, unpublished.spec),
                 message_id=f"{unpublished.task_id}:{unpublished.attempt}",
                 headers={HEADER_TRACE_PARENT: task.trace_parent},
                 deadline_s=self.config.publish_deadline_s,
@@ -230,6 +234,10 @@ class TaskQueue:
         if is_sampled(task.trace_parent):
             self._trace(task, sent_at_s=sent_at_s)
         return None
+
+    def _signed(self, task: Task, spec: bytes) -> bytes:
+        """A task as it is published: with its key, which the journal does not hold."""
+        return spec if self.secret is None else with_task_key(spec, task_key(task, self.secret))
 
     def _trace(self, task: Task, *, sent_at_s: float) -> None:
         """The first span of a trajectory's trace, and the message that carries the task to an actor."""

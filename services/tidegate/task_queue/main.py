@@ -8,6 +8,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.runtime.config import Settings
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
+from tidegate.runtime.task_secret import read_task_secret
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE, Dataset, open_dataset
 from tidegate.task_queue.dataset_import import import_dataset
@@ -59,6 +60,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         store=TrajectoryStoreClient(context.channel("trajectory_store")),
         policy=policy,
         ceiling=ceiling,
+        secret=read_task_secret(settings),
     )
     sweep = Sweep(queue)
     loops: dict[str, Loop] = {

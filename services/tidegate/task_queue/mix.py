@@ -11,11 +11,11 @@ well. Counts restart with the process.
 from collections.abc import Iterable, Sequence
 
 from tidegate.catalogue import task_queue as statistics
+from tidegate.core.ids import position_of
 from tidegate.core.labels import Labels
 from tidegate.core.lengths import length_bucket
 from tidegate.core.records import Task
 from tidegate.runtime.stats_board import StatsBoard
-from tidegate.task_queue.state import position_of
 from tidegate.wire.clients.trajectory_store import Outcome
 
 UNCOUNTED_REASONS = frozenset({"retired", "settled"})

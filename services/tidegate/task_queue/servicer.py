@@ -14,6 +14,7 @@ from tidegate.task_queue.journal import Journal, moment
 from tidegate.task_queue.sweep import Sweep
 from tidegate.v1 import task_queue_service_pb2 as pb
 from tidegate.v1 import task_queue_service_pb2_grpc as pb_grpc
+from tidegate.wire.bounds import DETAIL_CHARS_MAX, check_name
 
 NAME = "tidegate.v1.TaskQueueService"
 # One answer stays well below the message limit of 8 MiB.
@@ -56,6 +57,7 @@ class TaskQueueServicer(pb_grpc.TaskQueueServiceServicer):
 
     async def Retire(self, request: pb.RetireRequest, context: Call) -> pb.RetireResponse:
         """Stop admitting for good and drop what never arrived at the store. Idempotent."""
+        check_name(request.reason, "The reason", chars_max=DETAIL_CHARS_MAX)
         await self._sweep.retire(reason=request.reason)
         return pb.RetireResponse()
 

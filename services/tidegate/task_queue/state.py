@@ -14,7 +14,7 @@ import msgspec
 
 from tidegate.core.admission import Admit, Delay, Flow, Limits, decide_admission, required_version
 from tidegate.core.errors import ConfigError
-from tidegate.core.ids import PolicyVersion, PromptId, RunId, TaskId, TrajectoryId, trajectory_id
+from tidegate.core.ids import PolicyVersion, PromptId, RunId, task_id
 from tidegate.core.records import Sampler, Task, TaskKind
 from tidegate.core.staleness import LineageTree
 
@@ -192,26 +192,6 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 SEGMENT = Prompt(prompt_id=PromptId(""))
-
-
-def task_id(seq: int) -> TaskId:
-    """The id of the ``seq``-th admitted task."""
-    return TaskId(f"t{seq:010d}")
-
-
-def position_of(trajectory: str) -> tuple[int, int] | None:
-    """Task number and sample index of a trajectory id; None for an id this queue cannot have made."""
-    task, separator, sample = trajectory.rpartition(".")
-    if not separator or not task.startswith("t") or not task[1:].isdecimal() or not sample.isdecimal():
-        return None
-    where = int(task[1:]), int(sample)
-    # One trajectory, one spelling: a foreign "t1.0" must not pass for "t0000000001.0".
-    return where if trajectory_at(*where) == trajectory else None
-
-
-def trajectory_at(seq: int, sample_index: int) -> TrajectoryId:
-    """The inverse of ``position_of``."""
-    return trajectory_id(task_id(seq), sample_index=sample_index)
 
 
 def task_seed(seed: int, seq: int) -> int:

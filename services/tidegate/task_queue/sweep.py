@@ -14,10 +14,12 @@ from tidegate.catalogue import task_queue as statistics
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TrajectoryId
 from tidegate.core.records import DropReason
+from tidegate.runtime.stats_reports import follow_stats
 from tidegate.task_queue.loops import TaskQueue
 from tidegate.task_queue.state import Deliveries, lost_before, was_starved
 from tidegate.wire.clients.trajectory_store import Dropped
-from tidegate.wire.stats import decode_stats
+from tidegate.wire.stats import ServiceStats
+from tidegate.wire.task_proof import proof_of_queue
 
 # Ids a call: one transaction of the store, a few milliseconds.
 DROP_BATCH = 500
@@ -52,7 +54,7 @@ class Sweep:
     async def run(self) -> None:
         """Sweep every ``sweep_period_s`` until draining."""
         queue, context = self._queue, self._queue.context
-        await context.bus.subscribe(context.topology.stats("*"), self._receive_stats)
+        await follow_stats(context.bus, context.topology, self._receive_stats, on_refused=self._count_refused)
         while not await context.drain.sleep(queue.config.sweep_period_s):
             self._note_deliveries()
             try:
@@ -120,15 +122,14 @@ class Sweep:
 
     async def _drop(self, ids: list[TrajectoryId], *, reason: DropReason, detail: str) -> int:
         return await self._queue.store.drop_unarrived(
-            [Dropped(trajectory, reason, detail) for trajectory in ids]
+            [Dropped(trajectory, reason, detail) for trajectory in ids],
+            proof=proof_of_queue(ids, self._queue.secret),
         )
 
-    async def _receive_stats(self, data: bytes, _headers: dict[str, str]) -> None:
-        try:
-            stats = decode_stats(data)
-        except RecordError:
-            self._queue.context.stats.add(statistics.STATS_REFUSED)
-            return
+    def _count_refused(self, _error: RecordError) -> None:
+        self._queue.context.stats.add(statistics.STATS_REFUSED)
+
+    def _receive_stats(self, stats: ServiceStats) -> None:
         if stats.service != "actor":
             return
         now_s = self._queue.context.clock.monotonic_s()

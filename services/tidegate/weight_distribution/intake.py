@@ -1,6 +1,7 @@
 """A version that is arriving over the network: checked and written as its bytes come."""
 
 import base64
+import contextlib
 from pathlib import Path
 
 from tidegate.core.errors import CorruptionError
@@ -77,5 +78,6 @@ class Intake:
 
     def abort(self) -> None:
         """Forget it and free its file; after a commit this changes nothing."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # closing writes what is buffered, which a full disk refuses again
+            self._file.close()
         self.path.unlink(missing_ok=True)

@@ -99,7 +99,8 @@ class Distribution:
         """
         async with self._writing:
             head = self.versions.head
-            announced = await self._announcer.refresh()
+            announced = await self._announcer.refresh(own=head.manifest.tree if head else None)
+            self._context.stats.set(statistics.QUARANTINED, self._announcer.quarantined_total)
             if head is None or (announced is not None and announced.version == head.manifest.version):
                 return
             if isinstance(decide_publish(head.manifest, head=announced), Accept):

@@ -13,7 +13,7 @@ from tidegate.catalogue.telemetry import (
     METRIC_WEIGHTS_PUBLISH,
     SPAN_WEIGHTS_PUBLISH,
 )
-from tidegate.core.errors import RecordError
+from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.runtime.rpc import Registration
 from tidegate.runtime.service import ServiceContext
 from tidegate.v1 import weight_distribution_service_pb2 as pb
@@ -25,6 +25,7 @@ from tidegate.weight_distribution.announced import manifest_of
 from tidegate.weight_distribution.config import WeightDistributionConfig
 from tidegate.weight_distribution.loops import Distribution
 from tidegate.wire.announcement import Announcement
+from tidegate.wire.bounds import TENSORS_MAX, check_count, check_version
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
 from tidegate.wire.convert import version_from_proto, version_to_proto
 
@@ -61,7 +62,21 @@ class WeightDistributionServicer(WeightDistributionServiceServicer):
         request_iterator: AsyncIterator[pb.PublishPolicyRequest | memoryview],
         context: _Context,
     ) -> pb.PublishPolicyResponse:
-        """Take a version in, make it durable, announce it; repeating it is a success."""
+        """Take a version in, make it durable, announce it; repeating it is a success.
+
+        Raises:
+            UnavailableError: the disk is full; the learner publishes again until it has space.
+        """
+        try:
+            return await self._publish(request_iterator)
+        except OSError as error:
+            raise UnavailableError(
+                "The version cannot be written", why=str(error), fix="free space on the disk of the run"
+            ) from error
+
+    async def _publish(
+        self, request_iterator: AsyncIterator[pb.PublishPolicyRequest | memoryview]
+    ) -> pb.PublishPolicyResponse:
         started_at_s = self._context.clock.now_s()
         head = await anext(aiter(request_iterator), None)
         if not isinstance(head, pb.PublishPolicyRequest) or not head.HasField("announcement"):
@@ -91,6 +106,8 @@ class WeightDistributionServicer(WeightDistributionServiceServicer):
         self, request: pb.PullPolicyRequest, context: _Context
     ) -> AsyncIterator[Any]:  # views of chunks, where the generated stub expects whole messages
         """Stream the named tensors from an offset."""
+        check_version(request.version, "The version to be pulled")
+        check_count(len(request.tensors), "tensors of a policy", max_count=TENSORS_MAX)
         version = version_from_proto(request.version)
         sent_bytes = 0
         for chunk in self._distribution.versions.read(

@@ -5,7 +5,6 @@ the other one; everything else means that two learners run, and the older one is
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -14,13 +13,11 @@ import msgspec
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.staleness import LineageTree
+from tidegate.wire.bounds import TENSORS_MAX, check_count, check_shape, check_version, shown
 
-# A lineage names files, so it is held to letters, digits and dashes.
-LINEAGE_PATTERN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")
 DTYPE_BYTES: dict[str, int] = {
     "f2": 2, "f4": 4, "f8": 8, "i1": 1, "i2": 2, "i4": 4, "i8": 8, "u1": 1, "u2": 2, "u4": 4, "u8": 8, "b1": 1,
 }  # fmt: skip
-TENSORS_MAX = 65_536
 # Reading a tensor from an older file keeps that whole file alive. Below this share of it, writing the tensor again
 # is cheaper: it bounds the disk at three times the kept versions' own size.
 REUSE_SHARE_MIN = 0.5
@@ -72,12 +69,10 @@ def check_manifest(manifest: Manifest) -> None:
         RecordError: a name, dtype, shape, offset or size is impossible.
     """
     name = f"Policy {manifest.version}"
-    if not LINEAGE_PATTERN.match(manifest.version.lineage) or manifest.version.step < 0:
-        raise RecordError(f"{name} has a lineage or step that cannot name a version")
+    check_version(manifest.version, name)
     if manifest.version.lineage not in manifest.tree.lineages:
         raise RecordError(f"{name} comes with a lineage tree that does not hold its own lineage")
-    if len(manifest.tensors) > TENSORS_MAX:
-        raise RecordError(f"{name} has {len(manifest.tensors)} tensors, more than {TENSORS_MAX}")
+    check_count(len(manifest.tensors), f"tensors of {name}", max_count=TENSORS_MAX)
     offset = 0
     names: set[str] = set()
     for tensor in manifest.tensors:
@@ -86,7 +81,8 @@ def check_manifest(manifest: Manifest) -> None:
             raise RecordError(f"Tensor {tensor.name!r} of {name} has the unknown dtype {tensor.dtype!r}")
         if not tensor.name or tensor.name in names or tensor.name == "__metadata__":
             raise RecordError(f"{name} has a tensor name that is empty, taken or reserved: {tensor.name!r}")
-        if any(length < 0 for length in tensor.shape) or math.prod(tensor.shape) * item_bytes != tensor.size:
+        check_shape(tensor.shape, f"Tensor {shown(tensor.name)} of {name}")
+        if math.prod(tensor.shape) * item_bytes != tensor.size:
             raise RecordError(
                 f"Tensor {tensor.name!r} of {name} has {tensor.size} bytes for shape {tensor.shape}"
             )
@@ -98,6 +94,11 @@ def check_manifest(manifest: Manifest) -> None:
         offset += tensor.size
     if offset != manifest.payload_size:
         raise RecordError(f"{name} promises {manifest.payload_size} bytes and lists {offset}")
+
+
+def is_of_another_run(announced: LineageTree, *, own: LineageTree) -> bool:
+    """Whether what POLICY holds cannot belong to this run: each tree of a run holds those that it began with."""
+    return announced.lineages.keys().isdisjoint(own.lineages)
 
 
 def decide_publish(

@@ -1,7 +1,7 @@
 """Helpers for an actor's tests: policies on POLICY, tasks on TASKS, readers of its output."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -9,8 +9,13 @@ import numpy as np
 import torch
 
 from tests.support.broker import Broker
+from tests.support.consumers import open_consumer
 from tests.support.environments import CARTPOLE
+from tests.support.service_harness import create_consumers
 from tests.support.settings import make_settings
+from tidegate.actor import main
+from tidegate.actor.config import ActorConfig
+from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.core.ids import LineageName, PolicyVersion, PromptId, RunId, TaskId
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, TaskKind, Trajectory
 from tidegate.core.staleness import Lineage, LineageTree
@@ -20,11 +25,14 @@ from tidegate.models.policies import build_policy
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import PolicyConfig, Settings, WorkloadConfig
 from tidegate.runtime.consumer import Delivery
+from tidegate.runtime.service import ServiceContext
 from tidegate.wire.convert import task_to_bytes
 from tidegate.wire.frame import decode_frame
 from tidegate.wire.policy_payload import announce
 from tidegate.wire.subjects import ConsumerSpec, Topology
 
+# Of the loops of an actor that fails; their drain would be cut off after `drain_timeout_s`, 10 s.
+END_TIMEOUT_S = 8.0
 LINEAGE = LineageName("0-a")
 TREE = LineageTree().add(Lineage(LINEAGE))
 RUN = RunId("test-run")
@@ -52,7 +60,8 @@ def segments_settings(folder: Path, nats: Broker) -> Settings:
 
 
 def text_settings(folder: Path, nats: Broker) -> Settings:
-    workload = WorkloadConfig(kind="text", env="arithmetic", num_samples=2, sampler=SAMPLER)
+    # Tasks may not ask for more samples than the run file: these ask for up to so many.
+    workload = WorkloadConfig(kind="text", env="arithmetic", num_samples=4096, sampler=SAMPLER)
     return msgspec.structs.replace(
         make_settings(folder, broker_url=nats.url), workload=workload, policy=CHAR_LM
     )
@@ -107,7 +116,7 @@ async def give(bus: Bus, topology: Topology, tasks: Sequence[Task]) -> None:
 
 async def read(bus: Bus, spec: ConsumerSpec, count: int) -> list[Delivery]:
     """The next ``count`` messages, acknowledged one by one."""
-    consumer = await bus.consumer(spec)
+    consumer = await open_consumer(bus, spec)
     deliveries: list[Delivery] = []
     async with asyncio.timeout(60.0):
         while len(deliveries) < count:
@@ -129,8 +138,44 @@ async def count_of(bus: Bus, topology: Topology, stream: str) -> int:
     return (await bus.stream_state(topology.stream(stream))).messages
 
 
+async def progress_cleared(bus: Bus, topology: Topology, *task_ids: str) -> None:
+    """Return once the partial rollouts of tasks are cleared: an empty message replaced each."""
+    async with asyncio.timeout(60.0):
+        for task_id in task_ids:
+            while True:
+                stored = await bus.last(topology.stream("PROGRESS"), topology.progress(TaskId(task_id)))
+                if stored is None or not stored.data:
+                    break
+                await asyncio.sleep(0.02)
+
+
 async def emptied(bus: Bus, topology: Topology, stream: str) -> None:
     """Return once a stream holds nothing."""
     async with asyncio.timeout(60.0):
         while await count_of(bus, topology, stream):
             await asyncio.sleep(0.02)
+
+
+async def failed_loops(context: ServiceContext, config: ActorConfig, *, engine: Engine) -> set[str]:
+    """Run an actor's loops as the lifecycle does, the first failure draining the others; the names that failed."""
+    await create_consumers(context, config)
+    parts = main.assemble(context, config, engine=engine, control=EngineControl())
+    failed: set[str] = set()
+
+    async def guarded(name: str, loop: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await loop()
+        except Exception:
+            failed.add(name)
+        finally:
+            context.drain.request()
+
+    async with asyncio.TaskGroup() as loops:
+        tasks = [loops.create_task(guarded(name, loop), name=name) for name, loop in parts.loops.items()]
+        await context.drain.wait()
+        _, late = await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
+        for task in late:
+            task.cancel()
+    assert not late, f"did not end by themselves: {sorted(task.get_name() for task in late)}"
+    await context.channels.close()
+    return failed

@@ -15,6 +15,7 @@ from tests.integration.actor.harness import (
     emptied,
     give,
     group,
+    progress_cleared,
     text_settings,
 )
 from tests.integration.actor.harness import trajectories as arrived
@@ -112,7 +113,7 @@ async def test_episodes_arrive_scored_and_whole(bus: Bus, topology: Topology, se
         await stack.enter_async_context(running(build, CONFIG, context))
         records = await arrived(bus, topology, 3)
         await emptied(bus, topology, "TASKS")
-        await emptied(bus, topology, "PROGRESS")
+        await progress_cleared(bus, topology, "task-1", "task-2", "task-3")
     assert len(records) == 12
     assert await count_of(bus, topology, "ROLLOUTS") == 0, "they are scored already"
     for record in records:

@@ -17,13 +17,14 @@ from tests.integration.actor.harness import (
     emptied,
     give,
     group,
+    progress_cleared,
     read,
     text_settings,
     trajectories,
     version,
 )
 from tests.support.broker import Broker
-from tests.support.service_harness import make_context, running, until
+from tests.support.service_harness import create_consumers, make_context, running, until
 from tests.support.token_engine import ScriptedTokenEngine
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
@@ -59,7 +60,7 @@ def settings(tmp_path: Path, nats: Broker) -> Settings:
     sampler = Sampler(max_new_tokens=NUM_TOKENS)
     return msgspec.structs.replace(
         settings,
-        workload=msgspec.structs.replace(settings.workload, sampler=sampler),
+        workload=msgspec.structs.replace(settings.workload, num_samples=2, sampler=sampler),
         addresses=settings.addresses | {"actor": settings.addresses["actor"] * 2},
     )
 
@@ -84,7 +85,7 @@ class Actor:
 @pytest.fixture
 async def other_bus(nats: Broker, topology: Topology) -> AsyncIterator[Bus]:
     """The connection of another actor."""
-    bus = await Bus.connect(nats.url, token="", name="other", topology=topology, clock=SystemClock())
+    bus = await Bus.connect(nats.url, name="other", topology=topology, clock=SystemClock())
     yield bus
     await bus.close()
 
@@ -92,6 +93,7 @@ async def other_bus(nats: Broker, topology: Topology) -> AsyncIterator[Bus]:
 @asynccontextmanager
 async def killed_at_the_end(actor: Actor, context: ServiceContext) -> AsyncGenerator[ServiceContext]:
     """An actor whose process dies: nothing is flushed, released or reported."""
+    await create_consumers(context, CONFIG)
     parts = await actor.build(context, CONFIG)
     loops = [asyncio.ensure_future(loop()) for loop in parts.loops.values()]
     try:
@@ -174,7 +176,7 @@ async def test_killed_actor_loses_only_tokens_without_a_checkpoint(
     async with running(second.build, CONFIG, context):
         resumed = await rollouts(bus, topology, 1)
         await emptied(bus, topology, "TASKS")
-        await emptied(bus, topology, "PROGRESS")
+        await progress_cleared(bus, topology, "task-1")
     assert context.stats.value(statistics.TASKS_REDELIVERED) == 1
     assert context.stats.value(statistics.TOKENS_RESUMED) == 50
     assert second.engine is not None
@@ -205,7 +207,7 @@ async def test_draining_actor_releases_its_rollouts_without_losing_a_token(
         await until(lambda: context.stats.value(statistics.SERVING_STEP) == 1)
         records = await rollouts(bus, topology, 2)
         await emptied(bus, topology, "TASKS")
-        await emptied(bus, topology, "PROGRESS")
+        await progress_cleared(bus, topology, "task-1", "task-2")
     assert context.stats.value(statistics.TOKENS_RESUMED) == 4 * 17
     assert context.stats.value(statistics.TOKENS_LOST) == 0
     await assert_undisturbed(records)

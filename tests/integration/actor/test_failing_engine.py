@@ -1,13 +1,13 @@
 """An actor whose engine fails: it ends at once, and what it held goes to another."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.integration.actor.harness import (
     announce_policy,
+    failed_loops,
     give,
     mlp_params,
     segment,
@@ -18,19 +18,16 @@ from tests.support.broker import Broker
 from tests.support.service_harness import make_context, running
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
-from tidegate.actor.engines.port import Completed, EngineControl, Rollouts
+from tidegate.actor.engines.port import Completed, Rollouts
 from tidegate.core.errors import DeadlineError
 from tidegate.core.records import PolicySnapshot, Sampler, Task
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
-from tidegate.runtime.service import ServiceContext
 from tidegate.wire.subjects import Topology
 
 pytestmark = pytest.mark.integration
 # Longer than this test waits for anything: only released tasks reach the second actor.
 CONFIG = ActorConfig(slots=1, prefetch=2, ack_wait_s=120.0, retry_delay_s=0.2)
-# Of the loops of an actor that fails; their drain would be cut off after `drain_timeout_s`, 10 s.
-END_TIMEOUT_S = 8.0
 
 
 class FailingEngine:
@@ -57,37 +54,13 @@ def settings(tmp_path: Path, nats: Broker) -> Settings:
     return segments_settings(tmp_path, nats)
 
 
-async def failed_loops(context: ServiceContext, engine: FailingEngine) -> set[str]:
-    """Run an actor's loops as the lifecycle does, the first failure draining the others; the names that failed."""
-    parts = main.assemble(context, CONFIG, engine=engine, control=EngineControl())
-    failed: set[str] = set()
-
-    async def guarded(name: str, loop: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await loop()
-        except Exception:
-            failed.add(name)
-        finally:
-            context.drain.request()
-
-    async with asyncio.TaskGroup() as loops:
-        tasks = [loops.create_task(guarded(name, loop), name=name) for name, loop in parts.loops.items()]
-        await context.drain.wait()
-        _, late = await asyncio.wait(tasks, timeout=END_TIMEOUT_S)
-        for task in late:
-            task.cancel()
-    assert not late, f"did not end by themselves: {sorted(task.get_name() for task in late)}"
-    await context.channels.close()
-    return failed
-
-
 @pytest.mark.parametrize("error", [DeadlineError("The server is lost"), ZeroDivisionError("a defect")])
 async def test_actor_whose_engine_fails_ends_at_once_and_releases_its_tasks(
     bus: Bus, topology: Topology, settings: Settings, error: Exception
 ) -> None:
     await announce_policy(bus, topology, 0, mlp_params(0))
     await give(bus, topology, [segment(f"task-{number}") for number in range(3)])
-    failed = await failed_loops(make_context("actor", settings, bus=bus), FailingEngine(error))
+    failed = await failed_loops(make_context("actor", settings, bus=bus), CONFIG, engine=FailingEngine(error))
     assert failed == {"generate"}
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)):
         records = await trajectories(bus, topology, 3)

@@ -19,6 +19,7 @@ from tests.integration.actor.harness import (
     version,
 )
 from tests.support.broker import Broker
+from tests.support.call_credentials import accepted
 from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
@@ -88,7 +89,8 @@ async def weights(settings: Settings) -> AsyncIterator[FlakyWeights]:
                 weights,
                 "tidegate.v1.WeightDistributionService",
             )
-        ]
+        ],
+        accepted(),
     )
     await server.start(settings.addresses["weight_distribution"][0])
     yield weights
@@ -180,7 +182,8 @@ async def test_actor_without_weight_distribution_serves_on_and_recovers(
                     weights,
                     "tidegate.v1.WeightDistributionService",
                 )
-            ]
+            ],
+            accepted(),
         )
         await server.start(settings.addresses["weight_distribution"][0])
         await give(bus, topology, [segment("task-2", required=1)])

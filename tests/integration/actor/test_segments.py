@@ -1,6 +1,7 @@
 """An actor of segments on a real broker: its output, its waits, and its recovery without loss."""
 
 import asyncio
+import math
 from pathlib import Path
 
 import msgspec
@@ -20,11 +21,12 @@ from tests.integration.actor.harness import (
     version,
 )
 from tests.support.broker import Broker
-from tests.support.service_harness import make_context, running, until
+from tests.support.consumers import open_consumer
+from tests.support.service_harness import channel_of_test, make_context, running, until
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
 from tidegate.catalogue import actor as statistics
-from tidegate.core.records import VersionSpan
+from tidegate.core.records import Sampler, VersionSpan
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
 from tidegate.v1 import actor_service_pb2 as pb
@@ -106,15 +108,24 @@ async def test_message_that_is_no_task_goes_to_quarantine_and_others_pass(
 ) -> None:
     foreign = msgspec.structs.replace(segment("task-foreign"), run_id="other-run")
     await announce_policy(bus, topology, 0, mlp_params(0))
-    for number, body in enumerate((b"\xff\xff no task", b"", task_to_bytes(foreign))):
+    impossible = [
+        msgspec.structs.replace(segment("task-huge"), unroll_length=2**31 - 1),
+        msgspec.structs.replace(segment("task-wide"), num_samples=2**31 - 1),
+        msgspec.structs.replace(segment("task-past"), required_version=version(-1)),
+        msgspec.structs.replace(segment("task-nan"), sampler=Sampler(temperature=math.nan)),
+        segment("task.with.dots"),
+        segment("task >"),
+    ]
+    bodies = [b"\xff\xff no task", b"", b"\0" * 200_000, *map(task_to_bytes, [foreign, *impossible])]
+    for number, body in enumerate(bodies):
         await bus.publish(topology.tasks("default"), body, message_id=f"bad-{number}")
     await give(bus, topology, [segment("task-1")])
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         [record] = await trajectories(bus, topology, 1)
         await emptied(bus, topology, "TASKS")
     assert record.trajectory_id == "task-1.0"
-    assert await count_of(bus, topology, "QUARANTINE") == 3
-    assert context.stats.value(statistics.QUARANTINED) == 3
+    assert await count_of(bus, topology, "QUARANTINE") == len(bodies)
+    assert context.stats.value(statistics.QUARANTINED) == len(bodies)
 
 
 async def test_task_of_an_unknown_environment_is_released_later_and_the_actor_continues(
@@ -190,7 +201,7 @@ async def test_tasks_of_a_killed_actor_are_redelivered_with_the_same_ids(
     bus: Bus, nats: Broker, topology: Topology, settings: Settings
 ) -> None:
     await give(bus, topology, [segment("task-1"), segment("task-2")])
-    consumer = await bus.consumer(topology.task_consumer("default", ack_wait_s=1.0, max_running=8))
+    consumer = await open_consumer(bus, topology.task_consumer("default", ack_wait_s=1.0, max_running=8))
     taken = await consumer.fetch(2, wait_s=60.0)
     assert len(taken) == 2
     await announce_policy(bus, topology, 0, mlp_params(0))
@@ -216,7 +227,7 @@ async def test_broker_crash_in_between_loses_no_task_and_doubles_no_trajectory(
 
 async def test_serving_call_reports_the_version(bus: Bus, topology: Topology, settings: Settings) -> None:
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
-        stub = ActorServiceStub(context.channel("actor"))
+        stub = ActorServiceStub(channel_of_test(context, "actor"))
         before = await stub.GetServing(pb.GetServingRequest())
         await announce_policy(bus, topology, 4, mlp_params(0))
         await until(lambda: context.stats.value(statistics.SERVING_STEP) == 4)

@@ -153,7 +153,7 @@ async def test_evaluation_is_published_as_an_event_and_makes_no_trajectory(
     assert context.stats.snapshot(at_s=0.0).labels["evaluation_version"] == "0-a@6"
     scored = await read(bus, topology.trajectory_consumer(0), 1)
     assert [record.task_id for record in decode_frame(scored[0].data)] == ["task-1", "task-1"]
-    assert spec.stream == topology.stream("ROLLOUTS")
+    assert spec.durable.stream == topology.stream("ROLLOUTS")
 
 
 async def test_evaluation_without_problems_is_released_and_rollouts_continue(

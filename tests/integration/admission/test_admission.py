@@ -9,7 +9,9 @@ import msgspec
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.service_harness import make_context, running, until
+from tests.support.consumers import open_consumer
+from tests.support.disks import FULL
+from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.main import build
@@ -17,8 +19,9 @@ from tidegate.catalogue import admission as statistics
 from tidegate.core.admission import Flow, Limits
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.stats_reports import publish_stats
 from tidegate.wire.clients.admission import AdmissionClient
-from tidegate.wire.stats import ServiceStats, encode_stats
+from tidegate.wire.stats import ServiceStats
 from tidegate.wire.subjects import Topology
 
 pytestmark = pytest.mark.integration
@@ -47,12 +50,12 @@ async def heard(bus: Bus, topology: Topology) -> list[Limits]:
 
 
 def client(context: ServiceContext) -> AdmissionClient:
-    return AdmissionClient(context.channel("admission"))
+    return AdmissionClient(channel_of_test(context, "admission"))
 
 
 async def send(context: ServiceContext, *reports: ServiceStats) -> None:
     for report in reports:
-        await context.bus.publish_core(context.topology.stats(report.instance), encode_stats(report))
+        await publish_stats(context.bus, context.topology, report)
 
 
 async def test_limits_are_published_at_the_start_and_again_while_nothing_changes(
@@ -91,12 +94,25 @@ async def test_pause_is_published_at_once_survives_a_crash_and_ends_with_a_clean
         assert not (await client(served).limits())[0].paused
 
 
+@pytest.mark.skipif(not FULL.exists(), reason="the system has no /dev/full")
+async def test_full_disk_costs_samples_and_neither_limits_nor_a_pause(
+    make: Callable[[], ServiceContext], heard: list[Limits]
+) -> None:
+    context = make()
+    context.data_dir.mkdir(parents=True, exist_ok=True)
+    for name in ("stats.jsonl", "slo_events.jsonl", "pause.json.new", "slos.json.new"):
+        (context.data_dir / name).symlink_to(FULL)
+    async with running(build, CONFIG, context) as served:
+        await until(lambda: served.stats.value(statistics.SAMPLES_LOST) >= 3)
+        await client(served).set_paused(paused=True, reason="maintenance")
+        assert heard[-1].paused
+
+
 async def test_rollouts_in_flight_are_bounded_once_an_actor_has_come(
     make: Callable[[], ServiceContext], bus: Bus, topology: Topology
 ) -> None:
-    async with running(build, CONFIG, make()) as context:
-        await until(lambda: context.stats.value(statistics.BOUNDS_NOT_SET) > 0)
-        consumer = await bus.consumer(topology.task_consumer("default", ack_wait_s=30.0, max_running=1))
+    async with running(build, CONFIG, make()):
+        consumer = await open_consumer(bus, topology.task_consumer("default", ack_wait_s=30.0, max_running=1))
         for number in range(12):
             await bus.publish(topology.tasks("default"), b"task", message_id=f"t{number}")
 
@@ -140,7 +156,7 @@ async def test_service_reports_become_a_diagnosis_labels_and_samples(
                 ),
             )
             await asyncio.sleep(0.1)
-        await context.bus.publish_core(context.topology.stats("actor-0"), b"no statistics")
+        await context.bus.publish_core(context.topology.stats("actor"), b"no statistics")
         await until(lambda: context.stats.snapshot(at_s=0.0).labels.get("bottleneck") == "actor")
         diagnosis = await client(context).diagnose()
         assert diagnosis.bottleneck == "actor"

@@ -12,7 +12,7 @@ import pytest
 from tests.support.broker import Broker
 from tests.support.kubernetes import APPS, AUTOSCALERS, LEASES, RUNS, FakeApi
 from tests.support.reports import Services
-from tests.support.service_harness import make_context, running, until
+from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig, KubernetesConfig
 from tidegate.admission.main import build
@@ -58,6 +58,7 @@ def make(
     kubeconfig.write_text(KUBECONFIG.format(server=f"http://127.0.0.1:{api.port}"))
     for name, value in {
         "TIDEGATE_KUBERNETES": "1",
+        "TIDEGATE_RANK_ACTORS": "1",
         "TIDEGATE_NAMESPACE": "rl",
         "TIDEGATE_RELEASE": "t",
         "TIDEGATE_POD_NAME": "t-admission-0",
@@ -79,7 +80,7 @@ def config(mode: Mode = "observe", **scaling: Any) -> AdmissionConfig:
 @pytest.fixture
 def services() -> Services:
     services = Services()
-    services.actors["a-0"] = {"serving_step": 10.0}
+    services.actors["t-actor-0"] = {"serving_step": 10.0}
     return services
 
 
@@ -103,32 +104,32 @@ async def test_pods_are_ranked_by_the_work_they_hold_and_others_ranks_are_left_a
     make: Callable[[], ServiceContext], api: FakeApi, services: Services
 ) -> None:
     services.actors = {
-        "idle": {"serving_step": 9.0},
-        "stale": {"serving_step": 7.0, "busy_tasks": 1.0, "work_invested_s": 500.0},
-        "busy": {"serving_step": 10.0, "busy_tasks": 2.0, "work_invested_s": 1.0},
-        "deep": {"serving_step": 10.0, "busy_tasks": 2.0, "work_invested_s": 500.0},
-        "karpenter": {"serving_step": 10.0},
+        "t-actor-idle": {"serving_step": 9.0},
+        "t-actor-stale": {"serving_step": 7.0, "busy_tasks": 1.0, "work_invested_s": 500.0},
+        "t-actor-busy": {"serving_step": 10.0, "busy_tasks": 2.0, "work_invested_s": 1.0},
+        "t-actor-deep": {"serving_step": 10.0, "busy_tasks": 2.0, "work_invested_s": 500.0},
+        "t-actor-karpenter": {"serving_step": 10.0},
     }
     async with admission(make, api, services, config()) as context:
         await until(lambda: context.stats.value(statistics.KUBERNETES_LEADER) == 1.0)
         await asyncio.sleep(0.5)
-        for name in (*services.actors, "silent"):
-            api.pod(name, **({COST: "7"} if name == "karpenter" else {}))
-        await until(lambda: COST in api.annotations("deep"))
-        await until(lambda: COST in api.annotations("silent"))
-        costs = {name: api.annotations(name).get(COST) for name in (*services.actors, "silent")}
+        for name in (*services.actors, "t-actor-silent"):
+            api.pod(name, **({COST: "7"} if name == "t-actor-karpenter" else {}))
+        await until(lambda: COST in api.annotations("t-actor-deep"))
+        await until(lambda: COST in api.annotations("t-actor-silent"))
+        costs = {name: api.annotations(name).get(COST) for name in (*services.actors, "t-actor-silent")}
         assert costs == {
-            "idle": "0",
-            "stale": "-100",
-            "busy": "10",
-            "deep": "40",
-            "karpenter": "7",
-            "silent": "-100",
+            "t-actor-idle": "0",
+            "t-actor-stale": "-100",
+            "t-actor-busy": "10",
+            "t-actor-deep": "40",
+            "t-actor-karpenter": "7",
+            "t-actor-silent": "-100",
         }
-        services.actors["idle"] = {"serving_step": 10.0, "busy_tasks": 1.0, "work_invested_s": 50.0}
+        services.actors["t-actor-idle"] = {"serving_step": 10.0, "busy_tasks": 1.0, "work_invested_s": 50.0}
         requests = len(api.requests)
         await until(lambda: len(api.requests) > requests + 25)
-        assert len(api.patches("/pods/idle")) == 1, "one patch a minute"
+        assert len(api.patches("/pods/t-actor-idle")) == 1, "one patch a minute"
         assert context.stats.value(statistics.FOREIGN_POD_COSTS) == 1.0
 
 
@@ -156,7 +157,9 @@ async def test_manual_scale_is_recorded_held_and_never_reverted(
         await until(lambda: len(api.requests) > requests + 25)
         assert api.replicas(ACTORS) == 7
         assert len(api.patches("/scale")) == patched
-        assert "held" in (await AdmissionClient(context.channel("admission")).diagnose()).recommendation
+        assert (
+            "held" in (await AdmissionClient(channel_of_test(context, "admission")).diagnose()).recommendation
+        )
         assert label(context, "scaling_owner") == "kubectl"
 
 
@@ -220,7 +223,7 @@ async def test_zero_while_paused_is_taken_back_after_it(
 ) -> None:
     async with admission(make, api, services, config("controller", zero_when_paused=True)) as context:
         await until(lambda: api.replicas(ACTORS) == 2)
-        client = AdmissionClient(context.channel("admission"))
+        client = AdmissionClient(channel_of_test(context, "admission"))
         await client.set_paused(paused=True, reason="night")
         await until(lambda: api.replicas(ACTORS) == 0)
         services.actors.clear()
@@ -239,7 +242,7 @@ async def test_admission_works_without_access_and_reports_once_what_it_lacks(
         await until(lambda: context.stats.value(statistics.KUBERNETES_FAILURES) >= 2)
         ticks = context.stats.value(statistics.DECISIONS)
         await until(lambda: context.stats.value(statistics.DECISIONS) > ticks + 5)
-        client = AdmissionClient(context.channel("admission"))
+        client = AdmissionClient(channel_of_test(context, "admission"))
         await client.set_paused(paused=True, reason="still possible")
         assert (await client.limits())[0].paused
         assert context.stats.value(statistics.KUBERNETES_LEADER) == 0.0
@@ -281,7 +284,7 @@ async def test_training_run_suspends_narrows_and_releases(
 ) -> None:
     api.training_run("t", suspend=True, objective={"maxStalenessVersions": 1}, actors={"max": 3})
     async with admission(make, api, services, config("controller")) as context:
-        client = AdmissionClient(context.channel("admission"))
+        client = AdmissionClient(channel_of_test(context, "admission"))
 
         async def eventually(*, paused: bool, max_lag: int) -> str:
             async with asyncio.timeout(60.0):
@@ -318,7 +321,7 @@ async def test_a_suspended_run_stays_so_when_admission_restarts_without_the_clus
 ) -> None:
     api.training_run("t", suspend=True)
     async with admission(make, api, services, config()) as context:
-        client = AdmissionClient(context.channel("admission"))
+        client = AdmissionClient(channel_of_test(context, "admission"))
         async with asyncio.timeout(60.0):
             while not (await client.limits())[0].paused:
                 await asyncio.sleep(0.05)
@@ -356,16 +359,16 @@ async def test_only_the_lease_holder_acts_and_a_clean_shutdown_releases_the_leas
     holder = {"holderIdentity": "t-admission-other", "leaseDurationSeconds": 600}
     api.put(f"{LEASES}/t-admission", {"metadata": {"name": "t-admission"}, "spec": dict(holder)})
     async with admission(make, api, services, config("controller")) as context:
-        api.pod("a-0")
+        api.pod("t-actor-0")
         await until(lambda: context.stats.value(statistics.SCALING_CURRENT) == 1.0)
         requests = len(api.requests)
         await until(lambda: len(api.requests) > requests + 25)
         assert api.replicas(ACTORS) == 1
-        assert COST not in api.annotations("a-0")
+        assert COST not in api.annotations("t-actor-0")
         api.put(
             f"{LEASES}/t-admission", {"metadata": {"name": "t-admission"}, "spec": {"holderIdentity": ""}}
         )
         await until(lambda: api.replicas(ACTORS) == 2)
-        await until(lambda: COST in api.annotations("a-0"))
+        await until(lambda: COST in api.annotations("t-actor-0"))
         context.drain.request()
         await until(lambda: api.objects[f"{LEASES}/t-admission"]["spec"].get("holderIdentity", "") == "")

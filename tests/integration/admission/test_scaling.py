@@ -10,18 +10,21 @@ import msgspec
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.service_harness import make_context, running, until
+from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.main import build
 from tidegate.catalogue import admission as statistics
+from tidegate.core.errors import UnauthenticatedError
 from tidegate.core.scaling import Mode, ScalingConfig
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.rpc import open_channel
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.stats_reports import publish_stats
 from tidegate.v1 import externalscaler_pb2 as pb
 from tidegate.v1.externalscaler_pb2_grpc import ExternalScalerStub
 from tidegate.wire.clients.admission import AdmissionClient
-from tidegate.wire.stats import ServiceStats, encode_stats
+from tidegate.wire.stats import ServiceStats
 
 pytestmark = pytest.mark.integration
 
@@ -76,7 +79,7 @@ async def starved_learner(context: ServiceContext) -> AsyncGenerator[None]:
                 ),
                 ServiceStats("trajectory_store", "trajectory_store", "ready", at_s, 0.0, {}),
             ):
-                await context.bus.publish_core(context.topology.stats(stats.instance), encode_stats(stats))
+                await publish_stats(context.bus, context.topology, stats)
             await asyncio.sleep(0.1)
 
     task = asyncio.create_task(report())
@@ -93,7 +96,7 @@ async def eventually(answer: Callable[[], Awaitable[float]], wanted: float) -> N
 
 
 def keda(context: ServiceContext) -> ExternalScalerStub:
-    return ExternalScalerStub(context.channel("admission"))
+    return ExternalScalerStub(channel_of_test(context, "admission"))
 
 
 async def test_keda_gets_the_recommended_number_as_a_metric_of_one_per_replica(
@@ -117,6 +120,23 @@ async def test_keda_gets_the_recommended_number_as_a_metric_of_one_per_replica(
         assert context.stats.value(statistics.SCALING_RECOMMENDED) == 2.0
 
 
+async def test_a_caller_without_a_credential_reads_the_recommendation_and_does_nothing_else(
+    make: Callable[[], ServiceContext],
+) -> None:
+    """The chart's `networkPolicy.scalerFrom` opens admission's port as a whole; calls need tokens."""
+    async with running(build, config("external"), make()) as context:
+        await until(lambda: context.stats.value(statistics.DECISIONS) > 0)
+        channel = open_channel(context.settings.addresses["admission"][0], None)
+        try:
+            assert (await ExternalScalerStub(channel).IsActive(SCALED_OBJECT)).result
+            with pytest.raises(UnauthenticatedError):
+                await AdmissionClient(channel).set_paused(paused=True, reason="forged")
+            limits, _ = await AdmissionClient(channel_of_test(context, "admission")).limits()
+            assert not limits.paused
+        finally:
+            await channel.close()
+
+
 async def test_a_stream_of_activity_reports_the_start_and_end_of_a_pause_that_scales_to_zero(
     make: Callable[[], ServiceContext],
 ) -> None:
@@ -125,10 +145,12 @@ async def test_a_stream_of_activity_reports_the_start_and_end_of_a_pause_that_sc
         stream = aiter(keda(context).StreamIsActive(SCALED_OBJECT))
         async with asyncio.timeout(60.0):
             assert (await anext(stream)).result
-            await AdmissionClient(context.channel("admission")).set_paused(paused=True, reason="night")
+            await AdmissionClient(channel_of_test(context, "admission")).set_paused(
+                paused=True, reason="night"
+            )
             assert not (await anext(stream)).result
             assert not (await keda(context).IsActive(SCALED_OBJECT)).result
-            await AdmissionClient(context.channel("admission")).set_paused(paused=False, reason="")
+            await AdmissionClient(channel_of_test(context, "admission")).set_paused(paused=False, reason="")
             assert (await anext(stream)).result
 
 
@@ -148,7 +170,7 @@ async def test_advice_is_a_sentence_of_the_diagnosis_and_observing_gives_none(
     make: Callable[[], ServiceContext],
 ) -> None:
     async with running(build, config("advise"), make()) as context, starved_learner(context):
-        client = AdmissionClient(context.channel("admission"))
+        client = AdmissionClient(channel_of_test(context, "admission"))
         async with asyncio.timeout(60.0):
             while "run 2 actors instead of 1" not in (
                 recommendation_text := (await client.diagnose()).recommendation
@@ -156,7 +178,7 @@ async def test_advice_is_a_sentence_of_the_diagnosis_and_observing_gives_none(
                 await asyncio.sleep(0.05)
         assert "actor-bound: actors idle 0%, the learner " in recommendation_text
     async with running(build, config("observe"), make()) as context, starved_learner(context):
-        client = AdmissionClient(context.channel("admission"))
+        client = AdmissionClient(channel_of_test(context, "admission"))
         await until(lambda: context.stats.value(statistics.SCALING_CURRENT) == 1.0)
         assert (await client.diagnose()).recommendation == ""
         assert "scaling_recommended" not in context.stats.snapshot(at_s=0.0).values

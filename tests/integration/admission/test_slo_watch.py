@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.service_harness import make_context, running, until
+from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.main import build
@@ -20,8 +20,9 @@ from tidegate.core.slo import Verdict
 from tidegate.core.slo_catalogue import SloConfig, SlosConfig
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.stats_reports import publish_stats
 from tidegate.wire.clients.admission import AdmissionClient
-from tidegate.wire.stats import ServiceStats, encode_stats
+from tidegate.wire.stats import ServiceStats
 from tidegate.wire.subjects import Topology
 
 pytestmark = pytest.mark.integration
@@ -39,18 +40,18 @@ def make(tmp_path: Path, nats: Broker, bus: Bus) -> Callable[[], ServiceContext]
 
 
 async def send(context: ServiceContext, stats: ServiceStats) -> None:
-    await context.bus.publish_core(context.topology.stats(stats.instance), encode_stats(stats))
+    await publish_stats(context.bus, context.topology, stats)
 
 
 async def listens(context: ServiceContext) -> None:
     """Wait until admission receives messages: it logs the refusal of an invalid one."""
     while not context.stats.value(statistics.STATS_REFUSED):
-        await context.bus.publish_core(context.topology.stats("nobody"), b"no statistics")
+        await context.bus.publish_core(context.topology.stats("actor"), b"no statistics")
         await asyncio.sleep(0.02)
 
 
 async def by_name(context: ServiceContext) -> dict[str, Verdict]:
-    client = AdmissionClient(context.channel("admission"))
+    client = AdmissionClient(channel_of_test(context, "admission"))
     return {each.slo.name: each for each in await client.slos()}
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from tests.integration.actor.harness import MLP, segments_settings
 from tests.support.broker import Broker
+from tests.support.call_credentials import accepted
 from tests.support.environments import CARTPOLE
 from tests.support.service_harness import make_context
 from tidegate.core.records import Array
@@ -32,7 +33,7 @@ class Service:
         self.context = context
         self.stats = context.stats
         self._parts = assemble(context, config, CARTPOLE)
-        self._server = RpcServer(self._parts.servicers)
+        self._server = RpcServer(self._parts.servicers, accepted())
         self._loops: list[asyncio.Future[None]] = []
 
     async def start(self) -> None:
@@ -61,7 +62,10 @@ class Service:
 
 def inference_settings(folder: Path, nats: Broker, *, policy: PolicyConfig = MLP) -> Settings:
     """A CartPole run with the inference service and actors of 4 environments."""
-    return msgspec.structs.replace(segments_settings(folder, nats), policy=policy)
+    settings = segments_settings(folder, nats)
+    # Tasks may not ask for more steps than the run file: these ask for up to so many.
+    workload = msgspec.structs.replace(settings.workload, unroll_length=2000)
+    return msgspec.structs.replace(settings, policy=policy, workload=workload)
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ from tests.integration.inference.serving import (
     step,
 )
 from tests.support.broker import Broker
+from tests.support.call_credentials import permitted_channel, token_of
 from tests.support.environments import CARTPOLE
 from tests.support.service_harness import make_context, until
 from tidegate.catalogue import inference as statistics
@@ -28,9 +29,9 @@ from tidegate.inference.config import InferenceConfig
 from tidegate.inference.loops import Inference
 from tidegate.inference.streams import ActingStream
 from tidegate.models.policies import build_policy
+from tidegate.runtime.authenticated_channel import AuthenticatedChannel
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
-from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.inference import InferenceStream
 from tidegate.wire.subjects import Topology
 from tidegate.wire.vector_step import ActedStep, ActingPolicy, ActStep
@@ -54,7 +55,7 @@ async def stream_of(
     settings: Settings, instance: str = "actor-0", changed: Mapping[str, object] | None = None
 ) -> AsyncGenerator[InferenceStream, None]:
     """A stream that was opened, with other fields where ``changed``."""
-    channel = open_channel(settings.addresses["inference"][0])
+    channel = permitted_channel(settings.addresses["inference"][0])
     layout = layout_of(settings)
     stream = InferenceStream(channel, layout)
     opening = layout.opening(run_id=settings.run, instance=instance)
@@ -185,7 +186,7 @@ async def test_step_that_is_too_long_is_refused_by_the_service_or_by_its_connect
         settings.addresses["inference"][0], options=[("grpc.max_send_message_length", -1)]
     )
     layout = layout_of(settings)
-    stream = InferenceStream(channel, layout)
+    stream = InferenceStream(AuthenticatedChannel(channel, token_of("actor")), layout)
     async with asyncio.timeout(30.0):
         await stream.open(layout.opening(run_id=settings.run, instance="actor-0"))
         await stream.receive()
@@ -217,7 +218,7 @@ async def test_stream_of_another_run_or_policy_is_refused(
 
 
 async def test_step_before_the_opening_is_refused(settings: Settings, service: Service) -> None:
-    channel = open_channel(settings.addresses["inference"][0])
+    channel = permitted_channel(settings.addresses["inference"][0])
     stream = InferenceStream(channel, layout_of(settings))
     async with asyncio.timeout(30.0):
         await stream.send(step(1))

@@ -10,24 +10,25 @@ import pytest
 
 from tests.integration.task_queue.world import FakeStore, Taker, announce_version, version
 from tests.support.broker import Broker
-from tests.support.service_harness import make_context, running, until
+from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.catalogue import task_queue as statistics
 from tidegate.core.admission import Limits
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.errors import ConfigError
+from tidegate.core.ids import task_id, trajectory_at
 from tidegate.core.records import Task
 from tidegate.runtime.board_metrics import readings
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import DatasetConfig, Settings, WorkloadConfig
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.stats_reports import publish_stats
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.journal import open_journal, read_journal
 from tidegate.task_queue.main import build
-from tidegate.task_queue.state import task_id, trajectory_at
 from tidegate.wire.clients.task_queue import TaskQueueClient
 from tidegate.wire.convert import task_to_bytes
-from tidegate.wire.stats import ServiceStats, encode_stats
+from tidegate.wire.stats import ServiceStats
 from tidegate.wire.subjects import Topology
 
 pytestmark = pytest.mark.integration
@@ -50,7 +51,7 @@ class Stage:
         return make_context("task_queue", self.settings, bus=self.bus)
 
     def client(self, context: ServiceContext) -> TaskQueueClient:
-        return TaskQueueClient(context.channel("task_queue"))
+        return TaskQueueClient(channel_of_test(context, "task_queue"))
 
     async def announce(self, step: int) -> None:
         await announce_version(self.bus, self.topology, step)
@@ -252,7 +253,7 @@ async def test_last_task_is_found_lost_once_an_actor_was_idle(stage: Stage) -> N
         while not stage.store.dropped:
             waited_s += 0.05
             report = ServiceStats("actor", "actor-0", "ready", 0.0, 1.0, {"wait_task_s_total": waited_s})
-            await stage.bus.publish_core(stage.topology.stats("actor-0"), encode_stats(report))
+            await publish_stats(stage.bus, stage.topology, report)
             await asyncio.sleep(0.05)
         assert set(stage.store.dropped) == {trajectory_at(1, 0), trajectory_at(2, 0)}
 

@@ -8,6 +8,8 @@ from typing import Any
 import grpc
 import numpy as np
 
+from tests.support.call_credentials import accepted
+from tests.support.consumers import open_consumer
 from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import PolicySnapshot, Task
 from tidegate.core.staleness import Lineage, LineageTree
@@ -86,7 +88,7 @@ class FakeStore:
         registration = Registration(
             pb_grpc.add_TrajectoryStoreServiceServicer_to_server, self, "tidegate.v1.TrajectoryStoreService"
         )
-        server = RpcServer([registration])
+        server = RpcServer([registration], accepted())
         await server.start(address)
         try:
             yield
@@ -124,7 +126,7 @@ class Taker:
 
     async def _fetch(self, count: int, *, wait_s: float) -> list[Task]:
         if self._consumer is None:
-            self._consumer = await self._bus.consumer(self._spec)
+            self._consumer = await open_consumer(self._bus, self._spec)
         deliveries = await self._consumer.fetch(count, wait_s=wait_s)
         for delivery in deliveries:
             await delivery.ack()

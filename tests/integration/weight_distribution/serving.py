@@ -8,11 +8,11 @@ from pathlib import Path
 import grpc
 import msgspec
 
+from tests.support.call_credentials import permitted_channel
 from tests.support.service_harness import make_context, running
 from tests.support.settings import make_settings
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
-from tidegate.runtime.rpc import open_channel
 from tidegate.runtime.service import ServiceContext
 from tidegate.weight_distribution.config import WeightDistributionConfig
 from tidegate.weight_distribution.main import build
@@ -40,7 +40,7 @@ async def serving(
     settings = settings or make_settings(folder, broker_url="")
     settings = msgspec.structs.replace(settings, data_dir=str(folder))
     config = config or WeightDistributionConfig(reconcile_period_s=0.1)
-    channel = open_channel(settings.addresses["weight_distribution"][0])
+    channel = permitted_channel(settings.addresses["weight_distribution"][0])
     try:
         async with running(build, config, make_context("weight_distribution", settings, bus=bus)) as context:
             yield Serving(WeightDistributionClient(channel), channel, context)

@@ -3,13 +3,15 @@ import contextlib
 from pathlib import Path
 from typing import Any, cast
 
+import grpc
 import numpy as np
 import pytest
 
 from tests.integration.weight_distribution.serving import Serving, serving
 from tests.support.broker import Broker
+from tests.support.disks import file_size_limited
 from tests.unit.weight_distribution.offers import ROOT, TREE, random_tensors, version
-from tidegate.core.errors import ConflictError, CorruptionError, NotFoundError, RecordError
+from tidegate.core.errors import ConflictError, CorruptionError, NotFoundError, RecordError, UnavailableError
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
 from tidegate.core.staleness import Lineage
@@ -19,7 +21,7 @@ from tidegate.v1 import weight_distribution_service_pb2 as pb
 from tidegate.weight_distribution.config import WeightDistributionConfig
 from tidegate.wire.announcement import Announcement
 from tidegate.wire.policy_payload import announce
-from tidegate.wire.subjects import Topology
+from tidegate.wire.subjects import HEADER_REASON, Topology
 
 pytestmark = pytest.mark.integration
 
@@ -157,6 +159,23 @@ async def test_broken_publish_leaves_no_trace_and_can_be_repeated(tmp_path: Path
         assert head.version == version(1)
 
 
+async def test_version_that_a_full_disk_refuses_leaves_no_trace_and_can_be_repeated(
+    tmp_path: Path, bus: Bus
+) -> None:
+    async with serving(tmp_path, bus) as running:
+        with (
+            file_size_limited(1 << 20),
+            pytest.raises(UnavailableError, match="cannot be written") as refused,
+        ):
+            await running.client.publish(snapshot(version(0), large_tensors()), TREE)
+        assert refused.value.retryable, "the learner publishes it again"
+        assert list((tmp_path / "weight_distribution" / "versions").iterdir()) == []
+        await running.client.publish(snapshot(version(0), large_tensors()), TREE)
+        head, _ = await running.client.head()
+        assert head is not None
+        assert head.version == version(0)
+
+
 async def test_restarted_service_serves_and_announces_stored_versions(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
@@ -229,3 +248,47 @@ async def test_pull_notices_a_file_that_changed_on_disk(tmp_path: Path, bus: Bus
         path.write_bytes(bytes(data))
         with pytest.raises(CorruptionError, match="digest"):
             await running.client.pull(head, head.names)
+
+
+async def test_garbage_on_policy_ends_no_process_now_or_after_a_restart(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async def head_is(expected: PolicyVersion) -> None:
+        async with asyncio.timeout(60.0):
+            while True:
+                with contextlib.suppress(RecordError):
+                    found = await announced(bus, topology)
+                    if found is not None and found.version == expected:
+                        return
+                await asyncio.sleep(0.01)
+
+    async def put_garbage(name: str) -> None:
+        await bus.publish(topology.policy("default"), b"garbage", message_id=name)
+
+    async with serving(tmp_path, bus) as running:
+        await put_garbage("before any version")
+        await running.client.publish(snapshot(version(0)), TREE)
+        await put_garbage("while it runs")
+        await head_is(version(0))
+        await running.client.publish(snapshot(version(1)), TREE)
+        await put_garbage("right before it stops")
+    async with serving(tmp_path, bus) as running:
+        await head_is(version(1))
+        await running.client.publish(snapshot(version(2)), TREE)
+        await head_is(version(2))
+        kept = await bus.last(topology.stream("QUARANTINE"), topology.quarantine("weight_distribution"))
+        assert kept is not None
+        assert kept.data == b"garbage"
+        assert "cannot be parsed" in kept.headers[HEADER_REASON]
+
+
+async def test_tensor_of_a_hundred_thousand_dimensions_is_refused(tmp_path: Path, bus: Bus) -> None:
+    message = pb.PublishPolicyRequest()
+    message.announcement.CopyFrom(announce(snapshot(version(0)), TREE)[0])
+    message.announcement.tensors[0].shape.extend([1] * 100_000)
+    async with serving(tmp_path, bus) as running:
+        call = cast("Any", running.channel).stream_unary(PUBLISH)
+        with pytest.raises(grpc.aio.AioRpcError, match="dimensions") as caught:
+            await call(iter([message.SerializeToString()]))
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        await running.client.publish(snapshot(version(0)), TREE)

@@ -59,11 +59,6 @@ class Notes:
             raise UnavailableError("away")
         return self.last_of.get(subject)
 
-    async def purge(self, _stream: str, subject: str) -> None:
-        if self.away:
-            raise UnavailableError("away")
-        self.last_of.pop(subject, None)
-
 
 class Echo:
     """A worker whose environment repeats each turn, and ends an episode after ``num_turns``."""
@@ -237,7 +232,9 @@ def _settings(
         kind="text", env="echo", num_samples=num_samples, turns_max=turns_max, latency=latency
     )
     return msgspec.structs.replace(
-        make_settings(Path(), broker_url=""), workload=workload, long_tail=long_tail or LongTailConfig()
+        make_settings(Path(), broker_url="", writes_credentials=False),
+        workload=workload,
+        long_tail=long_tail or LongTailConfig(),
     )
 
 

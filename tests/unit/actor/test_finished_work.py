@@ -24,6 +24,14 @@ async def test_writer_waits_for_a_place_and_every_item_arrives() -> None:
     assert sorted(item for item in taken if item is not None) == [0, 1, 2, 3]
 
 
+async def test_offer_is_refused_while_there_is_no_place() -> None:
+    queue = FinishedWork[int](capacity=1)
+    assert [queue.offer(1), queue.offer(2)] == [True, False]
+    assert await queue.take() == 1
+    assert queue.offer(3)
+    assert await queue.take() == 3
+
+
 async def test_readers_that_wait_end_when_it_is_closed() -> None:
     queue = FinishedWork[int](capacity=1)
     readers = [asyncio.create_task(queue.take()) for _ in range(3)]

@@ -13,9 +13,10 @@ from tests.support.settings import make_settings
 from tests.unit.actor.support import snapshot
 from tests.unit.models.tiny_llama import make_folder
 from tidegate.actor.engines.port import EngineControl
-from tidegate.actor.policy import policy_follower
+from tidegate.actor.policy import HeadPolicy, policy_follower
 from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.catalogue import actor as statistics
+from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import Lineage, LineageTree
@@ -91,3 +92,11 @@ async def test_policy_that_is_all_weights_needs_no_other_model(
     assert num_refused == 1
     assert served is not None
     assert served.version.step == 1
+
+
+async def test_evaluation_before_the_first_policy_is_told_that_there_is_none(tmp_path: Path) -> None:
+    context = make_context("actor", make_settings(tmp_path, broker_url=""), bus=cast("Bus", None))
+    head = HeadPolicy(context, PolicyWatch(context), AnyEngine(), attempts=1)
+    with pytest.raises(UnavailableError, match="There is no policy to evaluate yet"):
+        await head.newest()
+    await context.channels.close()

@@ -3,7 +3,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
+from tests.support.disks import file_size_limited
 from tidegate.admission.samples import JsonLinesFile, SystemSample
 from tidegate.core.balance import Signals
 
@@ -63,3 +65,15 @@ def test_file_is_rotated_and_the_oldest_samples_go_first(tmp_path: Path) -> None
     kept = [int(line["at_s"]) for name in names for line in lines(tmp_path / name)]
     assert kept == list(range(kept[0], 60))
     assert len(kept) < 60
+
+
+def test_sample_that_a_full_disk_cuts_is_lost_alone(tmp_path: Path) -> None:
+    path = tmp_path / "stats.jsonl"
+    file = open_file(path)
+    file.append(sample(1))
+    with file_size_limited(path.stat().st_size + 10), pytest.raises(OSError, match=r"No space|too large"):
+        file.append(sample(2))
+    file.append(sample(3))
+    file.append(sample(4))
+    whole = [json.loads(line)["at_s"] for line in path.read_text().splitlines() if line.endswith("}")]
+    assert whole == [1.0, 3.0, 4.0]

@@ -14,10 +14,10 @@ from tests.support.examples import num_examples
 from tidegate.core.admission import Limits
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, TidegateError
-from tidegate.core.ids import LineageName, PolicyVersion, RunId, TrajectoryId
+from tidegate.core.ids import LineageName, PolicyVersion, RunId, TrajectoryId, task_id, trajectory_at
 from tidegate.core.records import Task
 from tidegate.task_queue.journal import Journal, open_journal, read_admitted_ids, read_journal
-from tidegate.task_queue.state import Counts, TrajectoryState, state_after, task_id, trajectory_at
+from tidegate.task_queue.state import Counts, TrajectoryState, state_after
 from tidegate.wire.clients.trajectory_store import Outcome
 from tidegate.wire.convert import task_from_bytes
 

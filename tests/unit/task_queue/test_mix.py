@@ -1,12 +1,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.core.ids import LineageName, PolicyVersion, RunId
+from tidegate.core.ids import LineageName, PolicyVersion, RunId, task_id, trajectory_at
 from tidegate.core.lengths import NUM_BINS_MAX
 from tidegate.core.records import Task
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.task_queue.mix import MixCounts
-from tidegate.task_queue.state import task_id, trajectory_at
 from tidegate.wire.clients.trajectory_store import Outcome
 
 

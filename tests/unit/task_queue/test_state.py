@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tidegate.core.admission import Admit, Delay, Limits
 from tidegate.core.errors import ConfigError
-from tidegate.core.ids import LineageName, PolicyVersion, PromptId, RunId
+from tidegate.core.ids import LineageName, PolicyVersion, PromptId, RunId, position_of, task_id, trajectory_at
 from tidegate.core.records import Sampler
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.task_queue.state import (
@@ -24,11 +24,8 @@ from tidegate.task_queue.state import (
     is_announced,
     lost_before,
     plan_tasks,
-    position_of,
     state_after,
-    task_id,
     task_seed,
-    trajectory_at,
     was_starved,
     without_announced,
 )

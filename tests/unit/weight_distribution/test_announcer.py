@@ -6,7 +6,7 @@ import pytest
 from tests.unit.weight_distribution.offers import ROOT, TREE, offer, take_in, version
 from tidegate.core.errors import ConflictError, UnavailableError
 from tidegate.core.ids import LineageName, RunId
-from tidegate.core.staleness import Lineage
+from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.runtime.bus import Published, Stored
 from tidegate.weight_distribution.announcer import Announcer
 from tidegate.weight_distribution.versions import StoredVersion, VersionStore
@@ -20,6 +20,7 @@ class Subject:
     def __init__(self) -> None:
         self.messages: list[tuple[int, str, bytes]] = []
         self.lost_acks = 0
+        self.quarantined: list[tuple[bytes, str]] = []
         self._sequence = 10
 
     async def publish(
@@ -50,6 +51,16 @@ class Subject:
             return None
         sequence, _, data = self.messages[-1]
         return Stored(data=data, headers={}, sequence=sequence)
+
+    async def quarantine(
+        self, source: str, data: bytes, *, reason: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.quarantined.append((data, reason))
+
+    def put(self, data: bytes) -> None:
+        """What another process wrote."""
+        self._sequence += 1
+        self.messages.append((self._sequence, f"stranger-{self._sequence}", data))
 
     def announced(self) -> list[str]:
         return [str(Announcement.from_bytes(data).version) for _, _, data in self.messages]
@@ -138,3 +149,34 @@ async def test_two_who_write_all_the_time_end_as_unavailable(store: VersionStore
 
     with pytest.raises(UnavailableError, match="compares"):
         await announcer(Busy()).announce(stored(store, 0), inline_payload=None)
+
+
+@pytest.mark.parametrize("data", [b"garbage", b"", b"\xff" * 4096])
+async def test_unreadable_message_is_quarantined_once_and_the_newest_version_announced_behind_it(
+    store: VersionStore, data: bytes
+) -> None:
+    subject = Subject()
+    first = stored(store, 0)
+    await announcer(subject).announce(first, inline_payload=None)
+    subject.put(data)
+    ours = announcer(subject)
+    for _ in range(3):
+        assert await ours.refresh(own=TREE) is None
+    assert [kept for kept, _ in subject.quarantined] == [data]
+    assert ours.quarantined_total == 1
+    await ours.announce(first, inline_payload=None)
+    assert Announcement.from_bytes(subject.messages[-1][2]).version == version(0)
+
+
+async def test_announcement_of_another_run_is_quarantined(store: VersionStore, tmp_path: Path) -> None:
+    subject = Subject()
+    other = LineageName("0-other")
+    foreign = offer(version(9, other), tree=LineageTree().add(Lineage(name=other)))
+    await announcer(subject).announce(
+        take_in(VersionStore(tmp_path / "other", keep_versions=8), foreign), inline_payload=None
+    )
+    await announcer(subject).announce(stored(store, 0), inline_payload=None)
+    assert [reason for _, reason in subject.quarantined] == [
+        "POLICY holds 0-other@9, of another run. it shares no lineage with the versions here."
+    ]
+    assert subject.announced() == ["0-other@9", "0-aaaa@0"]

@@ -6,6 +6,9 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 
+OPERATOR_KEY_VARIABLE = "TIDEGATE_GATEWAY_KEY"
+# Set where several actors share one address for claims: the host of this actor alone.
+HOST_VARIABLE = "TIDEGATE_GATEWAY_HOST"
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)]
 
 

@@ -8,7 +8,6 @@ runner calls however an episode ends.
 import asyncio
 import hashlib
 import hmac
-import math
 import secrets
 from collections import deque
 from collections.abc import Generator, Sequence
@@ -24,6 +23,7 @@ from tidegate.actor.gateway.messages import CalledTool, ChatMessage
 from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
 from tidegate.core.records import Task, ToolCall
 from tidegate.runtime.clock import Clock
+from tidegate.wire.bounds import MAGNITUDE_MAX, is_summable
 
 KEY_PREFIX = "tg"
 SECRET_BYTES = 24
@@ -35,7 +35,7 @@ class Reward(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an episode was worth.
 
     Raises:
-        ValueError: a number is not finite.
+        ValueError: a learner cannot compute with a number.
     """
 
     reward: float
@@ -43,9 +43,9 @@ class Reward(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: Annotated[str, msgspec.Meta(max_length=LOG_CHARS_MAX)] = ""
 
     def __post_init__(self) -> None:
-        """A reward that is not finite makes the advantages of the whole group invalid."""
-        if not all(map(math.isfinite, (self.reward, *self.components.values()))):
-            raise ValueError("the reward and its components must be finite")
+        """A reward that float32 cannot sum makes the advantages of the whole group invalid."""
+        if not all(map(is_summable, (self.reward, *self.components.values()))):
+            raise ValueError(f"the reward and its components must be finite and below {MAGNITUDE_MAX:g}")
 
 
 class AgentEpisode:

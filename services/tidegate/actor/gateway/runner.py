@@ -17,7 +17,7 @@ import msgspec
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.gateway.calls import Caller
-from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.actor.gateway.config import HOST_VARIABLE, OPERATOR_KEY_VARIABLE, GatewayConfig
 from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable
 from tidegate.actor.gateway.formats import open_format
 from tidegate.actor.gateway.judging import EpisodeJudge, NoRewardError
@@ -37,9 +37,6 @@ from tidegate.runtime.service import ServiceContext
 
 T = TypeVar("T")
 
-OPERATOR_KEY_VARIABLE = "TIDEGATE_GATEWAY_KEY"
-# Set where several actors share one address for claims: the host of this actor alone.
-HOST_VARIABLE = "TIDEGATE_GATEWAY_HOST"
 # Period of checks whether an agent over HTTP is idle.
 IDLE_LOOK_S = 0.25
 

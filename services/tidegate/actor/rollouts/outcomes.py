@@ -50,6 +50,13 @@ def cut_short(task: Task, mark: CutMark, *, num_made: int) -> DroppedTask:
     )
 
 
+def failed_task(task: Task, *, detail: str) -> DroppedTask:
+    """A task that is not offered again; ``detail`` is what the ledger keeps as the reason."""
+    return DroppedTask(
+        task=task, by="failed", reason="failed", detail=detail, length=0, elapsed_s=0.0, num_made=0
+    )
+
+
 def stopped_early(task: Task, first_round: Rollouts) -> DroppedTask:
     """A group that needs no more samples: those of ``first_round`` were rewarded alike."""
     num_made = len(first_round.samples)

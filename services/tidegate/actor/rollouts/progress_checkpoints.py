@@ -1,8 +1,8 @@
 """Checkpoints partial rollouts to PROGRESS, so that they survive their actor (I10).
 
-Consumes: partial groups. Produces: one message a task, each replacing the one before, purged when the task is done.
-Waits for time. A checkpoint is an optimisation: where it cannot be written or read, its tokens are generated again,
-which is counted.
+Consumes: partial groups. Produces: one message a task, each replacing the one before, and an empty one when the task is
+done. Waits for time. A checkpoint is an optimisation: where it cannot be written or read, its tokens are generated
+again, which is counted.
 """
 
 import asyncio
@@ -23,6 +23,8 @@ from tidegate.wire.progress import Progress, check_progress, decode_progress, en
 BYTES_PER_S = 4 * 1024 * 1024
 # A write that takes longer is abandoned; the next one contains more.
 WRITE_DEADLINE_S = 5.0
+# Replaces the checkpoint of a finished task, until the stream forgets it by age: no service may purge a stream.
+CLEARED = b""
 # A failed read loses all tokens of a task, and reads are likely just after a broker outage, when tasks are redelivered.
 READ_ATTEMPTS = 3
 READ_PAUSE_S = 0.25
@@ -38,7 +40,7 @@ class ProgressCheckpoints:
         # Running groups with their last written revision; freed by ``untrack``.
         self._groups: dict[TaskId, Group] = {}
         self._written: dict[TaskId, tuple[int, int]] = {}
-        # Tasks that have a message; freed when it is purged, or when the task is released.
+        # Tasks that have a message; freed when it is cleared, or when the task is released.
         self._kept: set[TaskId] = set()
         self._writes = itertools.count()
         self._lock = asyncio.Lock()
@@ -109,7 +111,7 @@ class ProgressCheckpoints:
         context = self._context
         try:
             stored = await self._read(task.task_id)
-            if stored is None:
+            if stored is None or stored.data == CLEARED:
                 return None
             self._kept.add(task.task_id)
             progress = decode_progress(stored.data)
@@ -134,13 +136,18 @@ class ProgressCheckpoints:
         return await self._context.bus.last(self._stream, subject)
 
     async def forget(self, task_id: TaskId) -> None:
-        """Purge the message of a finished task. A message that cannot be purged expires by its age."""
+        """Clear the message of a finished task. One that cannot be cleared expires by its age."""
         if task_id not in self._kept:
             return
         async with self._lock:
             self._kept.discard(task_id)
             try:
-                await self._context.bus.purge(self._stream, self._context.topology.progress(task_id))
+                await self._context.bus.publish(
+                    self._context.topology.progress(task_id),
+                    CLEARED,
+                    message_id=f"{task_id}:cleared:{self._context.instance}:{next(self._writes)}",
+                    deadline_s=WRITE_DEADLINE_S,
+                )
             except TidegateError as error:
-                self._context.stats.add(statistics.PROGRESS_NOT_PURGED)
-                self._context.log.warning("progress_not_purged", task_id=task_id, error=str(error))
+                self._context.stats.add(statistics.PROGRESS_NOT_CLEARED)
+                self._context.log.warning("progress_not_cleared", task_id=task_id, error=str(error))

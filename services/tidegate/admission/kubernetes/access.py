@@ -12,7 +12,7 @@ ENABLED = "TIDEGATE_KUBERNETES"
 class Access(msgspec.Struct, frozen=True):
     """Names in the cluster. ``identity`` holds the Lease.
 
-    ``run`` is the TrainingRun's name, "" without the CRD.
+    ``run`` is the TrainingRun's name, "" without the CRD. ``ranks_actors``: it may write the deletion cost of its pods.
     ``deployments``: of the actors; the first one is scaled, the others are counted. ``selector``: of the actors' pods.
     """
 
@@ -23,6 +23,7 @@ class Access(msgspec.Struct, frozen=True):
     lease: str
     selector: str
     run: str = ""
+    ranks_actors: bool = False
 
 
 def access_from(environ: Mapping[str, str]) -> Access | None:
@@ -46,6 +47,7 @@ def access_from(environ: Mapping[str, str]) -> Access | None:
         lease=environ.get("TIDEGATE_LEASE") or f"{release}-admission",
         selector=environ.get("TIDEGATE_ACTOR_SELECTOR") or selector,
         run=(environ.get("TIDEGATE_TRAINING_RUN") or release) if environ.get("TIDEGATE_CRD") == "1" else "",
+        ranks_actors=environ.get("TIDEGATE_RANK_ACTORS", "") == "1",
     )
 
 

@@ -57,6 +57,7 @@ class ClusterLoop:
         """``api`` is closed by the caller."""
         self._context, self._admission, self._config = context, admission, config
         self._access, self._api = access, api
+        self._ranks = access.ranks_actors and admission.scaling.config.deletion_cost
         self._election = Election(api, access, lease_s=config.lease_s)
         self._events = EventWriter(api, access)
         self._reporter = StatusReporter(api, access, status_s=config.status_s)
@@ -203,7 +204,7 @@ class ClusterLoop:
         if pods is not None:
             self._pods = pods
         self._conflicts = tuple(await self._autoscalers()) if scaling.config.mode == "controller" else ()
-        if leads and pods is not None and scaling.config.deletion_cost:
+        if leads and pods is not None and self._ranks:
             await self._rank()
 
     async def _autoscalers(self) -> list[str]:
@@ -269,7 +270,7 @@ class ClusterLoop:
         wanted = max(0, made.replicas - cluster.fixed)
         if wanted == target.spec.replicas:
             return
-        if wanted < target.spec.replicas and config.deletion_cost:
+        if wanted < target.spec.replicas and self._ranks:
             await self._rank()  # so that the actors with the least work are deleted
         name = target.metadata.name
         self._set_scale(msgspec.structs.replace(self._scale_seen, writing=wanted))

@@ -108,10 +108,14 @@ async def test_a_stop_token_ends_a_continuation(tmp_path: Path) -> None:
 
 async def test_unloadable_weights_keep_the_previous_version(tmp_path: Path) -> None:
     async with world(tmp_path) as at:
-        await at.harness.serve(at.snapshot(1))
-        refused = at.snapshot(2)
+        folders = tmp_path / "server-weights" / "actor-0"
+        before, served, refused = at.snapshot(0), at.snapshot(1), at.snapshot(2)
+        for snapshot in (before, served):
+            await at.harness.serve(snapshot)
+        # A version is in force before the folders of others are removed, which would take the next one's.
+        await at.harness.until(lambda: not (folders / str(before.version)).exists())
         # The folder is missing on the server's disk.
-        emptied = tmp_path / "server-weights" / "actor-0" / str(refused.version)
+        emptied = folders / str(refused.version)
         await asyncio.to_thread(emptied.mkdir)
         at.harness.control.newest = refused
         await at.harness.until(lambda: at.harness.control.figures[server_stats.UPDATES_REFUSED] > 0)

@@ -40,6 +40,8 @@ SIZES: dict[str, Any] = {
 }
 # A server starts in 40 s on two free cores, and has taken more than 600 s on cores that others keep busy.
 READY_S = 1500.0
+# Of anything else, on such a machine.
+DEADLINE_S = 240.0
 
 
 def vllm_python() -> Path:
@@ -126,10 +128,12 @@ class Harness:
         self.running = asyncio.create_task(engine.run())
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        while not holds():
-            if self.running.done():
-                self.running.result()
-            await asyncio.sleep(0.01)
+        deadline_s = READY_S if self.control.serving is None else DEADLINE_S
+        async with asyncio.timeout(deadline_s):
+            while not holds():
+                if self.running.done():
+                    self.running.result()
+                await asyncio.sleep(0.01)
 
     async def serve(self, snapshot: PolicySnapshot) -> None:
         self.control.newest = snapshot

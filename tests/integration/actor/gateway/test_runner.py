@@ -11,19 +11,19 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 import numpy as np
-import psutil
 import pytest
 from aiohttp import ClientSession
 
 from tests.integration.actor.gateway.harness import with_config
 from tests.support.broker import free_port
+from tests.support.processes import is_alive
 from tests.support.service_harness import make_context, until
 from tests.support.settings import make_settings
 from tests.unit.actor.gateway.fakes import ScriptedEngine, group_task, version
 from tidegate.actor.engines.port import EngineControl, Rollouts, Sample
 from tidegate.actor.engines.token_port import Continuation
-from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.runner import HOST_VARIABLE, OPERATOR_KEY_VARIABLE, AgentRunner
+from tidegate.actor.gateway.config import HOST_VARIABLE, OPERATOR_KEY_VARIABLE, GatewayConfig
+from tidegate.actor.gateway.runner import AgentRunner
 from tidegate.actor.rollouts.heldout import HeldOutProblem
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.actor.rollouts.served_policy import ServedPolicy
@@ -206,13 +206,6 @@ async def test_program_sees_its_keys_and_little_else(
     assert not {"BROKER_TOKEN", OPERATOR_KEY_VARIABLE} & variables.keys()
 
 
-def has_ended(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 @pytest.mark.parametrize("ending", ["deadline", "stop"])
 async def test_program_is_killed_with_its_children(
     engine: ScriptedEngine, tmp_path: Path, ending: str
@@ -238,7 +231,7 @@ time.sleep(600)"""
         made = await running
     # The kernel ends a process some moments after its SIGKILL, and the runner cannot wait for these two.
     for pid in pids.read_text().split():
-        await until(lambda pid=int(pid): has_ended(pid))
+        await until(lambda pid=int(pid): not is_alive(pid))
     if ending == "stop":
         assert made == [], "the task is for another actor"
     else:

@@ -299,7 +299,7 @@ async def test_broker_that_is_away_costs_tokens_and_no_rollout() -> None:
     assert harness.value(statistics.PROGRESS_NOT_KEPT) == 1
 
 
-async def test_running_groups_are_checkpointed_and_purged_when_done() -> None:
+async def test_running_groups_are_checkpointed_and_cleared_when_done() -> None:
     harness = Harness(stop_share=0.0)
     keeping = asyncio.create_task(harness.checkpoints.run())
     task = task_of()
@@ -311,9 +311,9 @@ async def test_running_groups_are_checkpointed_and_purged_when_done() -> None:
     assert harness.notes.num_published == num_published, "nothing new, nothing written"
     harness.engine.hold_at = None
     rollouts_of(await running)
-    assert harness.notes.last_of
+    assert await harness.checkpoints.find(task) is not None
     await harness.checkpoints.forget(task.task_id)
-    assert not harness.notes.last_of
+    assert await harness.checkpoints.find(task) is None
     harness.drain.request()
     async with asyncio.timeout(60.0):
         await keeping
