@@ -270,11 +270,11 @@ PROGRESS_NOT_KEPT = Counter(
     "Checkpoints of partial rollouts that the broker refused.",
     exported=METRIC_PROGRESS_ERRORS.of({ATTR_OPERATION: "write"}),
 )
-PROGRESS_NOT_PURGED = Counter(
-    "progress_not_purged_total",
+PROGRESS_NOT_CLEARED = Counter(
+    "progress_not_cleared_total",
     "{error}",
-    "Checkpoints of finished rollouts that could not be purged.",
-    exported=METRIC_PROGRESS_ERRORS.of({ATTR_OPERATION: "purge"}),
+    "Checkpoints of finished rollouts that could not be cleared.",
+    exported=METRIC_PROGRESS_ERRORS.of({ATTR_OPERATION: "clear"}),
 )
 
 # -- the policy --------------------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ BOUNDS_NOT_SET = Counter(
 STATS_REFUSED = Counter(
     "stats_refused_total",
     "{message}",
-    "Statistics messages discarded as malformed.",
+    "Statistics messages discarded: malformed, or in the name of another service.",
     exported=METRIC_STATS_REFUSED.of({}),
 )
 
@@ -99,6 +99,9 @@ BOTTLENECK = Text(
 )
 BOTTLENECK_SENTENCE = Text("bottleneck_sentence", "Explanation of the bottleneck.", exported=False)
 BOTTLENECK_FIX = Text("bottleneck_fix", "Setting that would move the bottleneck.", exported=False)
+SAMPLES_LOST = Counter(
+    "samples_lost_total", "{sample}", "Samples of the whole system that the disk refused.", exported=False
+)
 ACTOR_PROBLEMS = Text(
     "actor_problems", "Faults of environments by kind, and the newest of them with its actor.", exported=False
 )

@@ -152,6 +152,9 @@ RETRIES = Counter(
 CHECKPOINTS = Counter(
     "checkpoints_total", "{checkpoint}", "Checkpoints written.", exported="tidegate.learner.checkpoints"
 )
+STEP_LINES_LOST = Counter(
+    "step_lines_lost_total", "{step}", "Lines of `steps.jsonl` that the disk refused.", exported=False
+)
 CHECKPOINT_FAILURES = Counter(
     "checkpoint_failures_total",
     "{checkpoint}",
@@ -167,6 +170,13 @@ CORRUPT_CHECKPOINTS = Counter(
     from_zero=True,
 )
 CHECKPOINTED = Text("checkpointed", "Version of the newest checkpoint.", exported=False)
+UPDATES_RECOMPUTED = Counter(
+    "updates_recomputed_total",
+    "{update}",
+    "Updates after the restored checkpoint that were recomputed from the batches that the store had.",
+    exported="tidegate.learner.updates_recomputed",
+    from_zero=True,
+)
 REVIVED_TRAJECTORIES = Gauge(
     "revived_trajectories",
     "{trajectory}",

@@ -1,6 +1,7 @@
 """Statistics that every service reports."""
 
-from tidegate.catalogue.kinds import Counter, Gauge
+from tidegate.catalogue.kinds import Counter, Family, Gauge
+from tidegate.catalogue.telemetry import ATTR_CAUSE, ATTR_RPC_METHOD, ATTR_STREAM, METRIC_IGNORED
 
 CPU_S = Counter(
     "cpu_s_total", "s", "CPU time of the service's process, user and system.", exported="process.cpu.time"
@@ -17,4 +18,34 @@ BACKPRESSURE = Counter(
     "{publish}",
     "Publishes delayed by a full stream.",
     exported="tidegate.broker.backpressure",
+)
+CALLS_FAILED = Family(
+    Counter,
+    "calls_failed_*_total",
+    "{call}",
+    "Calls over gRPC that a defect of the service ended, by method; its log has the traceback.",
+    label=ATTR_RPC_METHOD,
+    exported="tidegate.rpc.failed",
+)
+CALLS_INVALID = Family(
+    Counter,
+    "calls_invalid_*_total",
+    "{call}",
+    "Calls over gRPC refused because their request was invalid, by method.",
+    label=ATTR_RPC_METHOD,
+    exported="tidegate.rpc.invalid",
+)
+ANNOUNCEMENTS_IGNORED = Counter(
+    "announcements_ignored_total",
+    "{message}",
+    "Messages on POLICY that are no announcement; weight distribution keeps them in QUARANTINE.",
+    exported=METRIC_IGNORED.of({ATTR_STREAM: "POLICY"}),
+)
+CALLS_REFUSED_BECAUSE = Family(
+    Counter,
+    "calls_refused_*_total",
+    "{call}",
+    "Calls refused because their caller sent no accepted credential, or may not call the method, by reason.",
+    label=ATTR_CAUSE,
+    exported="tidegate.calls.refused",
 )

@@ -1,10 +1,13 @@
 """Statistics of the supervisor of ``tidegate up``, one of each kind for every process. Read by the live view only."""
 
-from tidegate.catalogue.kinds import Counter, Family, Gauge
+from tidegate.catalogue.kinds import Counter, Family, Gauge, Text
 
 RESTARTS = Counter("restarts_total", "{restart}", "Restarts of all processes together.", exported=False)
 RESTARTS_OF = Family(
     Counter, "restarts_total.*", "{restart}", "Restarts of a process.", label="process", exported=False
+)
+DISK_PROBLEM = Text(
+    "disk_problem", "Why the disk of the run cannot be written; empty while it has space.", exported=False
 )
 CPU_SHARE_OF = Family(
     Gauge, "cpu_share.*", "1", "CPU cores used by a process.", label="process", exported=False

@@ -70,7 +70,7 @@ LIMITS_REFUSED = Counter(
 STATS_REFUSED = Counter(
     "stats_refused_total",
     "{message}",
-    "Statistics messages discarded as malformed.",
+    "Statistics messages discarded: malformed, or in the name of another service.",
     exported=METRIC_STATS_REFUSED.of({}),
 )
 LOST = Counter(

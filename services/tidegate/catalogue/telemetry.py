@@ -263,6 +263,12 @@ METRIC_STAGE_ERRORS = Instrument(
 METRIC_RETRIES = Instrument(
     "tidegate.retries", "counter", "{retry}", "Operations repeated after a transient failure, by operation."
 )
+METRIC_IGNORED = Instrument(
+    "tidegate.delivery.ignored",
+    "counter",
+    "{message}",
+    "Messages of state that a service could not read: it keeps what it knows, by stream.",
+)
 METRIC_QUARANTINED = Instrument(
     "tidegate.delivery.quarantined",
     "counter",
@@ -270,7 +276,10 @@ METRIC_QUARANTINED = Instrument(
     "Invalid messages moved to the QUARANTINE stream.",
 )
 METRIC_STATS_REFUSED = Instrument(
-    "tidegate.stats.refused", "counter", "{message}", "Statistics messages discarded as malformed."
+    "tidegate.stats.refused",
+    "counter",
+    "{message}",
+    "Statistics messages discarded: malformed, or in the name of another service.",
 )
 METRIC_TASKS_RETURNED = Instrument(
     "tidegate.task.returned", "counter", "{task}", "Tasks that an actor released for redelivery, by cause."

@@ -60,6 +60,13 @@ LEASED_TRAJECTORIES = Gauge(
     "Trajectories leased to a learner and not yet committed.",
     exported="tidegate.lease.active",
 )
+LEASES_EXPIRED = Counter(
+    "leases_expired_total",
+    "{batch}",
+    "Leases that ended because their learner did not renew them; their trajectories are available again.",
+    exported="tidegate.lease.expired",
+    from_zero=True,
+)
 RESIDENT_BYTES = Gauge(
     "resident_bytes",
     "By",

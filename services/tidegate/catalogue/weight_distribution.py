@@ -1,7 +1,7 @@
 """Statistics of weight distribution."""
 
 from tidegate.catalogue.kinds import Counter, Gauge, Text
-from tidegate.catalogue.telemetry import ATTR_KIND, METRIC_WEIGHTS_BYTES
+from tidegate.catalogue.telemetry import ATTR_KIND, METRIC_QUARANTINED, METRIC_WEIGHTS_BYTES
 
 PUBLISHED = Counter(
     "published_total", "{version}", "Versions published.", exported="tidegate.weights.published"
@@ -24,6 +24,13 @@ REANNOUNCED = Counter(
     "{announcement}",
     "Announcements repeated after the broker lost them.",
     exported="tidegate.weights.reannounced",
+)
+QUARANTINED = Counter(
+    "quarantined_total",
+    "{message}",
+    "Messages on POLICY that are no announcement of this run, moved to the QUARANTINE stream.",
+    exported=METRIC_QUARANTINED.of({}),
+    from_zero=True,
 )
 HEAD_STEP = Gauge("head_step", "{version}", "Newest published version.", exported="tidegate.weights.head")
 HEAD = Text("head", "Newest published version, with its lineage.", exported=False)

@@ -16,8 +16,9 @@ import msgspec
 
 from tidegate.cli.queries import channel_to
 from tidegate.core.audit import Audit, JournalTotals, LearnerTotals, LedgerTotals, reconcile
-from tidegate.core.errors import NotFoundError, UnavailableError
+from tidegate.core.errors import NotFoundError, TidegateError, UnavailableError
 from tidegate.core.ids import TrajectoryId
+from tidegate.core.verification import Verification
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.learner.checkpoint import sampled_units
@@ -25,6 +26,7 @@ from tidegate.task_queue.journal import moment as read_journal_moment
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
 from tidegate.trajectory_store import reading
 from tidegate.trajectory_store.schema import LEDGER_FILE
+from tidegate.trajectory_store.verifying import verify
 from tidegate.wire.clients.learner import LearnerClient
 from tidegate.wire.clients.task_queue import TaskQueueClient
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
@@ -82,6 +84,34 @@ def read_accounting(folder: Path) -> RunAccounting:
         learner=learner,
     )
     return RunAccounting(journal=journal, ledger=ledger, audit=audit)
+
+
+def verify_ledger(folder: Path, *, head: str = "") -> Verification:
+    """Hold a run's ledger, and the payloads still on disk, against its hash chain; ``head``: see ``verifying.verify``.
+
+    Raises:
+        NotFoundError: the run ended before it wrote a ledger.
+        CorruptionError: it cannot be read.
+        StaleFolderError: it was written by an incompatible version.
+        UnavailableError: the store of the cluster does not answer.
+    """
+    record = read_record(folder)
+    if record.cluster:
+        return asyncio.run(_ask_to_verify(record, head))
+    return verify(ledger_path(folder), head=head)
+
+
+async def _ask_to_verify(record: RunRecord, head: str) -> Verification:
+    async with channel_to(record, "trajectory_store") as channel:
+        return await TrajectoryStoreClient(channel).verify_ledger(head=head)
+
+
+def accounting_or_error(folder: Path) -> RunAccounting | TidegateError:
+    """``read_accounting``, or why there is none."""
+    try:
+        return read_accounting(folder)
+    except TidegateError as error:
+        return error
 
 
 async def _ask(

@@ -1,5 +1,6 @@
 """The commands of ``registry.COMMANDS`` as one typer application, and errors as one clear line."""
 
+import errno
 import sys
 
 import typer
@@ -8,6 +9,7 @@ from tidegate.cli.registry import COMMANDS
 from tidegate.core.errors import (
     ConfigError,
     CorruptionError,
+    FolderInUseError,
     NotFoundError,
     RecordError,
     StaleFolderError,
@@ -18,8 +20,19 @@ from tidegate.runtime.loading import load
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
-# Errors that the user can correct by other input: the exit code of a usage error.
-BAD_INPUT = (ConfigError, CorruptionError, NotFoundError, RecordError, StaleFolderError)
+# A file of the run is damaged: no statement about its accounting, which is what 1 of `audit` means.
+EXIT_DAMAGED = 3
+EXIT_IN_USE = 4
+EXIT_DISK_FULL = 5
+# The first class that fits decides. Errors that the user can correct by other input have the code of a usage error.
+EXIT_CODES: dict[type[TidegateError], int] = {
+    FolderInUseError: EXIT_IN_USE,
+    CorruptionError: EXIT_DAMAGED,
+    ConfigError: EXIT_BAD_INPUT,
+    NotFoundError: EXIT_BAD_INPUT,
+    RecordError: EXIT_BAD_INPUT,
+    StaleFolderError: EXIT_BAD_INPUT,
+}
 
 
 def _not_loaded() -> None:
@@ -49,13 +62,18 @@ def build(arguments: list[str]) -> typer.Typer:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; a ``TidegateError`` is printed as one line."""
+    """Run one command and return its exit code; a ``TidegateError`` or a full disk is printed as one line."""
     try:
         build(arguments)(arguments, prog_name="tidegate", standalone_mode=True)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except TidegateError as error:
         return print_error(error)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        sys.stderr.write(f"tidegate: The disk is full: {error}. Free space, then run the command again.\n")
+        return EXIT_DISK_FULL
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return 0
@@ -65,7 +83,7 @@ def print_error(error: TidegateError) -> int:
     """Print what, why and fix on standard error, a sentence each; returns the exit code."""
     parts = [part.strip() for part in (error.what, error.why, error.fix) if part.strip()]
     sys.stderr.write(f"tidegate: {' '.join(map(_as_sentence, parts))}\n")
-    return EXIT_BAD_INPUT if isinstance(error, BAD_INPUT) else EXIT_FAILED
+    return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), EXIT_FAILED)
 
 
 def _as_sentence(text: str) -> str:

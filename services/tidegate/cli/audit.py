@@ -9,8 +9,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidegate.cli.accounting import RunAccounting, read_accounting
+from tidegate.cli.accounting import RunAccounting, read_accounting, verify_ledger
 from tidegate.cli.audit_lines import lines_of
+from tidegate.core.errors import ConfigError
+from tidegate.core.verification import Verification
 from tidegate.launch.run_folder import find_folder, read_record
 
 
@@ -19,18 +21,40 @@ def audit(
         Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Also hold the ledger and its payloads against their hash chain.")
+    ] = False,
+    head: Annotated[
+        str,
+        typer.Option(
+            help="With --verify: a digest of the chain that was noted earlier, or its first digits."
+        ),
+    ] = "",
 ) -> None:
     """Reconcile the admission journal of the task queue with the ledger of the trajectory store.
 
-    Works on running and stopped runs. Exits 0 if every admitted trajectory is accounted for once, else 1.
+    Works on running and stopped runs. Exits 0 if every admitted trajectory is accounted for once, 1 if not, 3 if
+    journal or ledger is damaged. With --verify also 1 if a row, a use or a payload was
+    changed, lost or invented since the store wrote it; each is named.
     """
+    if head and not verify:
+        raise ConfigError("--head needs --verify", fix="add --verify")
     where = find_folder(folder)
     accounting = read_accounting(where)
+    verification = verify_ledger(where, head=head) if verify else None
     if json:
-        sys.stdout.write(msgspec.json.encode(accounting.audit).decode() + "\n")
+        found = msgspec.to_builtins(accounting.audit)
+        if verification is not None:
+            found["verification"] = msgspec.to_builtins(verification)
+        sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     else:
-        Console().print(render(accounting, run_id=read_record(where).run_id), highlight=False)
-    raise typer.Exit(0 if accounting.audit.balanced else 1)
+        console = Console()
+        console.print(render(accounting, run_id=read_record(where).run_id), highlight=False)
+        if verification is not None:
+            for line in lines_of_verification(verification):
+                console.print(line, highlight=False, markup=False, soft_wrap=True)
+    is_good = accounting.audit.balanced and (verification is None or verification.intact)
+    raise typer.Exit(0 if is_good else 1)
 
 
 def render(accounting: RunAccounting, *, run_id: str) -> Table:
@@ -47,6 +71,18 @@ def render(accounting: RunAccounting, *, run_id: str) -> Table:
     verdict = "[bold green]balanced[/]" if audit.balanced else "[bold red]NOT balanced[/]"
     table.add_row(verdict, "", "; ".join(audit.problems))
     return table
+
+
+def lines_of_verification(found: Verification) -> list[str]:
+    """What a verification found, a line each, the verdict last."""
+    lines = [f"{each.kind}: {each.what}: {each.why}" for each in found.findings]
+    if found.num_findings > len(lines):
+        lines.append(f"and {found.num_findings - len(lines):,} more")
+    seen = f"{found.num_entries:,} entries, {found.num_rows:,} rows, {found.num_payloads:,} payloads on disk"
+    if found.num_folded:
+        seen += f", {found.num_folded:,} rows folded into counters"
+    verdict = "intact" if found.intact else f"NOT intact ({found.num_findings:,} findings)"
+    return [*lines, f"ledger {verdict}: {seen}; head {found.head}"]
 
 
 def one_line(accounting: RunAccounting) -> str:

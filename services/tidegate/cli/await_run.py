@@ -12,17 +12,18 @@ from rich.console import Console
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
-from tidegate.cli.queries import channel_to
 from tidegate.core.distributions import parse_duration
-from tidegate.core.errors import UnavailableError
+from tidegate.core.errors import NotFoundError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
+from tidegate.launch.operator_credential import operator_token
 from tidegate.launch.run_folder import find_folder, read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.stats_subscription import StatsSubscription
+from tidegate.launch.target_check import own_values, reports_of_others
 from tidegate.launch.targets import RunTarget, parse_target
 from tidegate.runtime.instances import REPLICATED
-from tidegate.runtime.rpc import HEALTH_READINESS, ask_health
+from tidegate.runtime.rpc import HEALTH_READINESS, ask_health, open_channel
 
 POLL_S = 0.5
 CALL_TIMEOUT_S = 3.0
@@ -42,15 +43,22 @@ def await_run(
 ) -> None:
     """Wait until every service is ready and the target holds or, without --until, one more update was trained.
 
-    Exits 0 on success, and 1 after the timeout with the condition that is missing.
+    With an operator's credential the processes' own counters decide, and not what is on the broker. Exits 0 on success,
+    and 1 after the timeout with the condition that is missing.
     """
     record = read_record(find_folder(folder))
     console = Console(stderr=True)
-    asyncio.run(_wait(record, parse_target(until), timeout_s=parse_duration(timeout), console=console))
+    asyncio.run(wait_for(record, parse_target(until), timeout_s=parse_duration(timeout), console=console))
 
 
-async def _wait(record: RunRecord, target: RunTarget, *, timeout_s: float, console: Console) -> None:
+async def wait_for(record: RunRecord, target: RunTarget, *, timeout_s: float, console: Console) -> None:
+    """Return once every service is ready and the target holds or, without one, an update was trained.
+
+    Raises:
+        UnavailableError: ``timeout_s`` passed before.
+    """
     deadline_s = time.monotonic() + timeout_s
+    may_ask = _may_ask(record, console)
     for service, addresses in record.addresses.items():
         if addresses and service not in REPLICATED:
             await _until_ready(record, service, deadline_s=deadline_s)
@@ -61,7 +69,11 @@ async def _wait(record: RunRecord, target: RunTarget, *, timeout_s: float, conso
     async with StatsSubscription(record.broker, RunId(record.run_id), board):
         while time.monotonic() < deadline_s:
             await asyncio.sleep(POLL_S)
-            values = board.values()
+            values = (
+                await own_values(record, reports=reports_of_others(record, board))
+                if may_ask
+                else board.values()
+            )
             if not before and all(name in values for name in GROWING):
                 before = values
             done, status = (
@@ -75,6 +87,16 @@ async def _wait(record: RunRecord, target: RunTarget, *, timeout_s: float, conso
         why=status,
         fix="`tidegate explain` names the bottleneck",
     )
+
+
+def _may_ask(record: RunRecord, console: Console) -> bool:
+    """Whether the processes can be asked for their own values: with an operator's credential."""
+    try:
+        operator_token(record)
+    except NotFoundError as error:
+        console.print(f"the broker's statistics decide, unconfirmed: {error}", highlight=False)
+        return False
+    return True
 
 
 def check_target_reached(target: RunTarget, values: Mapping[str, float]) -> tuple[bool, str]:
@@ -100,9 +122,12 @@ def check_growth(before: Mapping[str, float], values: Mapping[str, float]) -> tu
 async def _until_ready(record: RunRecord, service: str, *, deadline_s: float) -> None:
     """Poll the readiness endpoint of a service until it answers ready."""
     answer = "not asked yet"
-    async with channel_to(record, service) as channel:
+    channel = open_channel(record.addresses[service][0], None)
+    try:
         while answer and time.monotonic() < deadline_s:
             answer = await ask_health(channel, HEALTH_READINESS, timeout_s=CALL_TIMEOUT_S)
             await asyncio.sleep(POLL_S if answer else 0.0)
+    finally:
+        await channel.close()
     if answer:
         raise UnavailableError(f"{service} did not become ready", why=answer)

@@ -1,7 +1,8 @@
-"""``tidegate credentials``: generate the broker users' passwords inside the cluster; the chart never renders one.
+"""``tidegate credentials``: generate the broker users' passwords and the tokens of calls inside the cluster.
 
-The chart renders a Secret without data, so that every render is the same, and a Job that may read and patch this one
-Secret fills it. Existing keys are kept: an upgrade changes no password, and a removed key gets a new one.
+The chart never renders one: it renders Secrets without data, so that every render is the same, and a Job that may read
+and patch these Secrets fills them. Existing keys are kept: an upgrade changes no password and no token, and a removed
+key gets a new one. The tokens are rotated when the value of ``--rotation`` changes.
 """
 
 import asyncio
@@ -9,6 +10,8 @@ import base64
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -16,7 +19,12 @@ import typer
 
 from tidegate.admission.kubernetes.api import Api, DeniedError, connect
 from tidegate.admission.kubernetes.objects import Meta
+from tidegate.cli.call_tokens import missing_call_tokens, new_call_token
 from tidegate.core.errors import ConfigError, ConflictError, NotFoundError, UnavailableError
+from tidegate.runtime.call_credentials import DIGESTS_FILE, write_credentials
+from tidegate.runtime.files import replace_file
+from tidegate.runtime.task_secret import TASKS_FILE, new_task_secret
+from tidegate.wire.call_permissions import ROLES
 
 NAMESPACE_VARIABLE = "TIDEGATE_NAMESPACE"
 PASSWORD_BYTES = 24
@@ -27,6 +35,8 @@ FIELD_MANAGER = "tidegate-credentials"
 
 Read = Callable[[], Awaitable[tuple[Mapping[str, str], str]]]
 Write = Callable[[Mapping[str, str], str], Awaitable[None]]
+# From a Secret's values to those that it lacks.
+Missing = Callable[[Mapping[str, str]], dict[str, str]]
 
 
 class _Secret(msgspec.Struct, frozen=True):
@@ -37,19 +47,43 @@ class _Secret(msgspec.Struct, frozen=True):
 
 
 def credentials(
-    secret: Annotated[str, typer.Option(help="Secret to fill, in the namespace of this pod.")],
-    key: Annotated[list[str], typer.Option(help="A key that must hold a password; repeatable.")],
+    secret: Annotated[
+        str, typer.Option(help="Secret to fill with passwords, in the namespace of this pod.")
+    ] = "",
+    key: Annotated[
+        list[str] | None, typer.Option(help="A key that must hold a password; repeatable.")
+    ] = None,
+    call_secret: Annotated[
+        str, typer.Option(help="Secret to fill with the tokens of calls, in the namespace of this pod.")
+    ] = "",
+    rotation: Annotated[
+        str,
+        typer.Option(help="Rotate the tokens of calls if this differs from the value of the last rotation."),
+    ] = "",
+    folder: Annotated[
+        Path | None, typer.Option(help="Write new tokens of calls there, for a Secret of your own, and end.")
+    ] = None,
 ) -> None:
-    """Fill the missing keys of a Secret with random passwords; existing keys are kept. Run by the chart's Job."""
+    """Fill the missing keys of Secrets with random passwords and tokens. Run by the chart's Job."""
+    if folder is not None:
+        write_credentials(folder, {role: new_call_token() for role in ROLES})
+        replace_file(folder / TASKS_FILE, f"{new_task_secret()}\n".encode(), mode=0o600)
+        typer.echo(f"{folder}: a token for each of {len(ROLES)} roles, {DIGESTS_FILE} and {TASKS_FILE}")
+        return
     namespace = os.environ.get(NAMESPACE_VARIABLE)
     if not namespace:
         raise ConfigError(
             f"{NAMESPACE_VARIABLE} is not set",
             why="this command runs in a pod",
-            fix="let the chart's Job run it",
+            fix="let the chart's Job run it, or write the tokens of calls to a --folder",
         )
-    created = asyncio.run(_fill_in_cluster(secret, namespace=namespace, keys=key))
-    typer.echo(f"{secret}: {len(created)} of {len(key)} passwords created")
+    fills: dict[str, Missing] = {}
+    if secret:
+        fills[secret] = partial(missing_passwords, keys=key or [])
+    if call_secret:
+        fills[call_secret] = partial(missing_call_tokens, rotation=rotation)
+    for name, created in asyncio.run(_fill_in_cluster(fills, namespace=namespace)).items():
+        typer.echo(f"{name}: {len(created)} values written")
 
 
 def missing_passwords(present: Mapping[str, str], keys: Sequence[str]) -> dict[str, str]:
@@ -61,8 +95,8 @@ def missing_passwords(present: Mapping[str, str], keys: Sequence[str]) -> dict[s
     return {key: f"p{secrets.token_hex(PASSWORD_BYTES)}" for key in keys if not present.get(key)}
 
 
-async def fill(read: Read, write: Write, *, keys: Sequence[str], retry_s: float = RETRY_S) -> list[str]:
-    """Read, add the missing keys, write unless the Secret changed meanwhile; returns the new keys.
+async def fill(read: Read, write: Write, *, missing: Missing, retry_s: float = RETRY_S) -> list[str]:
+    """Read, add what is missing, write unless the Secret changed meanwhile; returns the written keys.
 
     Raises:
         UnavailableError: all ``ATTEMPTS`` attempts failed.
@@ -71,7 +105,7 @@ async def fill(read: Read, write: Write, *, keys: Sequence[str], retry_s: float 
     for _ in range(ATTEMPTS):
         try:
             present, version = await read()
-            created = missing_passwords(present, keys)
+            created = missing(present)
             if created:
                 await write(created, version)
         except (ConflictError, DeniedError, NotFoundError, UnavailableError) as error:
@@ -86,9 +120,9 @@ async def fill(read: Read, write: Write, *, keys: Sequence[str], retry_s: float 
 
 
 async def fill_secret(
-    api: Api, secret: str, *, namespace: str, keys: Sequence[str], retry_s: float = RETRY_S
+    api: Api, secret: str, *, namespace: str, missing: Missing, retry_s: float = RETRY_S
 ) -> list[str]:
-    """Fill the keys of a Secret that have no password; returns the new keys.
+    """Write what is missing in a Secret; returns the written keys.
 
     Raises:
         UnavailableError: all ``ATTEMPTS`` attempts failed.
@@ -98,18 +132,22 @@ async def fill_secret(
 
     async def read() -> tuple[Mapping[str, str], str]:
         found = await api.get(path, _Secret)
-        return found.data or {}, found.metadata.resource_version
+        data = {key: base64.b64decode(value).decode() for key, value in (found.data or {}).items()}
+        return data, found.metadata.resource_version
 
     async def write(created: Mapping[str, str], version: str) -> None:
         data = {key: base64.b64encode(value.encode()).decode() for key, value in created.items()}
         await api.patch(path, {"metadata": {"resourceVersion": version}, "data": data})
 
-    return await fill(read, write, keys=keys, retry_s=retry_s)
+    return await fill(read, write, missing=missing, retry_s=retry_s)
 
 
-async def _fill_in_cluster(secret: str, *, namespace: str, keys: Sequence[str]) -> list[str]:
+async def _fill_in_cluster(fills: Mapping[str, Missing], *, namespace: str) -> dict[str, list[str]]:
     api = await connect(deadline_s=DEADLINE_S, in_cluster=True, field_manager=FIELD_MANAGER)
     try:
-        return await fill_secret(api, secret, namespace=namespace, keys=keys)
+        return {
+            secret: await fill_secret(api, secret, namespace=namespace, missing=missing)
+            for secret, missing in fills.items()
+        }
     finally:
         await api.close()

@@ -21,7 +21,9 @@ from tidegate.core.fixes import Advice, Fix, advise, gain_of
 from tidegate.core.prices import dollars
 from tidegate.core.slo import Verdict
 from tidegate.core.slo_catalogue import REMEDIES
+from tidegate.launch.cluster import is_cluster
 from tidegate.launch.run_folder import find_folder, read_plan
+from tidegate.runtime.disk import disk_problem
 from tidegate.wire.clients.admission import AdmissionClient, BottleneckReport
 
 # Signals worth a line, in the order of the loop; the others are in --json.
@@ -63,12 +65,14 @@ def explain(
     diagnosis = ask_admission(where, AdmissionClient.diagnose, otherwise=diagnosis_of_samples)
     broken = broken_objectives(where)
     advice = advise(signals_of(diagnosis.signals), prices=read_plan(where)[1].file.prices)
+    disk = "" if is_cluster(where) else disk_problem(where)
     answer = {
         **msgspec.to_builtins(diagnosis),
         "advice": msgspec.to_builtins(advice),
         "objectives": msgspec.to_builtins(broken),
+        "disk": disk,
     }
-    _print(answer, render(diagnosis, advice, broken), json=json)
+    _print(answer, render(diagnosis, advice, broken, disk=disk), json=json)
 
 
 def _print(answer: dict[str, Any], text: RenderableType, *, json: bool) -> None:
@@ -138,12 +142,17 @@ def signals_of(numbers_by_name: dict[str, float]) -> Signals:
 
 
 def render(
-    diagnosis: BottleneckReport, advice: Advice, broken: Sequence[BrokenObjective] = ()
+    diagnosis: BottleneckReport, advice: Advice, broken: Sequence[BrokenObjective] = (), *, disk: str = ""
 ) -> RenderableType:
-    """The bottleneck, its fix and cost, broken objectives, why the alternatives do not help, and the signals."""
+    """The bottleneck, its fix and cost, broken objectives, why the alternatives do not help, and the signals.
+
+    ``disk``: why nothing can be written; it comes first, because nothing else helps.
+    """
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bright_black")
     rows.add_column(overflow="fold")
+    if disk:
+        rows.add_row("disk", Text(disk, style="bold red"))
     rows.add_row("bottleneck", Text(diagnosis.bottleneck, style="bold"))
     rows.add_row("because", Text(diagnosis.sentence))
     if advice.best is None:
@@ -153,7 +162,7 @@ def render(
         for fix in advice.others:
             rows.add_row("or", Text(_priced(fix)))
     for index, problem in enumerate(diagnosis.problems):
-        rows.add_row("" if index else "actors", Text(problem, style="yellow"))
+        rows.add_row("" if index else "problem", Text(problem, style="yellow"))
     if diagnosis.recommendation:
         rows.add_row("scale", Text(diagnosis.recommendation))
     for objective in broken:

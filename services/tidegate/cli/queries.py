@@ -9,6 +9,7 @@ from typing import TypeVar
 import grpc
 
 from tidegate.core.errors import UnavailableError
+from tidegate.launch.operator_credential import operator_token
 from tidegate.launch.run_folder import is_running, read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.runtime.rpc import open_channel
@@ -19,8 +20,12 @@ AnswerT = TypeVar("AnswerT")
 
 @asynccontextmanager
 async def channel_to(record: RunRecord, service: str) -> AsyncGenerator[grpc.aio.Channel]:
-    """A channel to a service of a run."""
-    channel = open_channel(record.addresses[service][0])
+    """A channel to a service of a run, with the operator's credential.
+
+    Raises:
+        NotFoundError: this pod of a cluster holds no such credential.
+    """
+    channel = open_channel(record.addresses[service][0], operator_token(record))
     try:
         yield channel
     finally:

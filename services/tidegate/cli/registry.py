@@ -42,6 +42,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "audit": CommandEntry(
         "tidegate.cli.audit:audit", "Reconcile the admission journal with the trajectory ledger."
     ),
+    "replay": CommandEntry(
+        "tidegate.cli.replay.command:replay",
+        "Recompute the updates up to a version, and compare them bit for bit with the run's own.",
+    ),
     "explain": CommandEntry(
         "tidegate.cli.explain:explain", "Name the bottleneck and its fix, or why a trajectory was dropped."
     ),
@@ -71,7 +75,10 @@ COMMANDS: dict[str, CommandEntry] = {
     ),
     "credentials": CommandEntry(
         "tidegate.cli.credentials:credentials",
-        "Create the broker's passwords in a Kubernetes Secret.",
+        "Create the broker's passwords and the tokens of calls in Kubernetes Secrets.",
+    ),
+    "streams": CommandEntry(
+        "tidegate.cli.streams:streams", "Create or update the streams of a run in a cluster."
     ),
     "model": CommandEntry(
         "tidegate.cli.model:model", "Print the folder and the digest of a pretrained model."

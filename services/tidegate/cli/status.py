@@ -16,7 +16,7 @@ from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board, drops
-from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of
+from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of, phase_of
 from tidegate.launch.run_folder import find_folder, is_running, read_plan, read_processes
 from tidegate.launch.stats_subscription import StatsSubscription
 from tidegate.launch.targets import RunTarget, parse_target
@@ -90,7 +90,7 @@ def _live_run(folder: Path, board: Board) -> LiveRun:
         target=_target(folder),
         started_at_s=processes.started_at_s if processes is not None else record.created_at_s,
         board=board,
-        phase=TRAINING if board.of("learner") else "starting",
+        phase=phase_of(board, otherwise=TRAINING if board.of("learner") else "starting"),
     )
 
 

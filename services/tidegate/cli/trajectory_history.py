@@ -26,6 +26,7 @@ REASONS: dict[DropReason, str] = {
     "settled": "its group was stopped early: its first samples were rewarded alike",
     "retired": "the run ended before an actor took it",
     "unsampled": "the replay buffer evicted it before any of its units was sampled",
+    "poisoned": "no update with it is finite; QUARANTINE has the value",
 }
 REMEDIES_BY_REASON: dict[DropReason, str] = {
     "stale": "raise staleness.max_lag, or lower max_running so that fewer rollouts are in flight per version",
@@ -33,6 +34,7 @@ REMEDIES_BY_REASON: dict[DropReason, str] = {
     "invalid": "inspect QUARANTINE and the log of the actor that produced it",
     "failed": "see the log of the actor or environment that leased it",
     "unsampled": "raise trajectory_store.replay.capacity or samples_per_insert, or run fewer actors",
+    "poisoned": "bound the environment's rewards or the verifier's scores, or set workload.reward.clip",
 }
 
 

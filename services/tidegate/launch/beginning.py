@@ -4,6 +4,7 @@ The environment is tried first, in a fork of a process that has loaded little ye
 its services share. Only then are the fork servers made, which load torch.
 """
 
+import os
 import shutil
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from tidegate.launch.fork_server.preloading import fork_servers_first, load_shared
 from tidegate.launch.preflight import Preflight, PreflightError
 from tidegate.launch.run_plan import RunPlan
+from tidegate.runtime.files import PRIVATE_UMASK
 
 
 @contextmanager
@@ -25,13 +27,18 @@ def begun(plan: RunPlan, *, folder: Path) -> Generator[Preflight | None]:
         PreflightError: the environment, its settings or the policy cannot work.
     """
     is_new = not folder.exists()
+    os.umask(PRIVATE_UMASK)  # of everything that this process and its children write
     workload = plan.file.workload
-    preflight = Preflight.start(workload, plan.file.policy) if workload.kind == "segments" else None
+    preflight = (
+        Preflight.start(workload, plan.file.policy, pass_env=plan.file.pass_env)
+        if workload.kind == "segments"
+        else None
+    )
     try:
         load_shared()
         if preflight is not None:
             preflight.check()
-        fork_servers_first()
+        fork_servers_first(plan.file.pass_env)
         yield preflight
     except PreflightError:
         if is_new:

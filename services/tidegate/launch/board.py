@@ -8,11 +8,14 @@ from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.catalogue.kinds import Counter
+from tidegate.runtime.instances import REPLICATED
 from tidegate.wire.stats import ServiceStats
 
 # Rates are taken over this many snapshots: at two a second, the last four seconds.
 RATE_SNAPSHOTS = 8
 HISTORY_MAX = 2_000
+# Far above any run's processes; a place is never freed, because the report at the end names all of them.
+INSTANCES_MAX = 8_192
 # Short names for statistics in a target.
 ALIASES = {"solved_share": actor_stats.EVALUATION_SOLVED_SHARE}
 EVALUATION = "evaluation_"
@@ -28,7 +31,7 @@ class _Instance:
 class Board:
     """The newest snapshot of every instance, and the history of the one number that the run is about.
 
-    Bounded: a few snapshots an instance; the history halves its resolution when it is full.
+    Bounded: a few snapshots an instance, ``INSTANCES_MAX`` of them; the history halves its resolution when it is full.
     """
 
     def __init__(self, *, headline: str = "mean_return") -> None:
@@ -39,7 +42,9 @@ class Board:
         self._evaluated = NOT_EVALUATED
 
     def put(self, stats: ServiceStats) -> None:
-        """Add one snapshot."""
+        """Add one snapshot; one of an instance beyond ``INSTANCES_MAX`` is left out."""
+        if stats.instance not in self._instances and len(self._instances) >= INSTANCES_MAX:
+            return
         instance = self._instances.setdefault(stats.instance, _Instance())
         if instance.recent and instance.recent[-1].started_at_s != stats.started_at_s:
             for name, value in instance.recent[-1].values.items():
@@ -90,13 +95,13 @@ class Board:
     def values(self) -> dict[str, float]:
         """Every statistic by name, over all instances.
 
-        Counters are summed; of evaluations the newest version's counts, as one actor at a time makes them; of other
-        gauges the mean.
+        Counters are summed, those of replicated services, which keep nothing on disk, over their restarts too; of
+        evaluations the newest version's counts, as one actor at a time makes them; of other gauges the mean.
         """
         snapshots = list(self.latest().values())
         gathered: dict[str, list[float]] = {}
-        for stats in snapshots:
-            for name, value in stats.values.items():
+        for instance in self._instances.values():
+            for name, value in _over_lives(instance).items():
                 gathered.setdefault(name, []).append(value)
         merged = {
             name: sum(values) if name.endswith("_total") else sum(values) / len(values)
@@ -123,6 +128,15 @@ class Board:
         problems = [stats.labels.get(actor_stats.EVALUATION_PROBLEM, "") for stats in self.of("actor")]
         last = max(problems, key=lambda problem: version_order(problem.partition(":")[0]), default="")
         return last if version_order(last.partition(":")[0]) > newest else ""
+
+
+def _over_lives(instance: _Instance) -> dict[str, float]:
+    """The newest statistics, with counters of a replicated service as if its process had never ended."""
+    newest = instance.recent[-1]
+    if newest.service not in REPLICATED:
+        return newest.values
+    lost = {name: value for name, value in instance.before_restart.items() if name.endswith("_total")}
+    return lost | {name: value + lost.get(name, 0.0) for name, value in newest.values.items()}
 
 
 def is_of_evaluation(name: str) -> bool:

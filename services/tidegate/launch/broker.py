@@ -1,4 +1,4 @@
-"""nats-server as the platform runs it: JetStream on files in the run folder, loopback only, one random token."""
+"""nats-server as the platform runs it: JetStream on files in the run folder, loopback only, a user a service."""
 
 import asyncio
 import json
@@ -6,14 +6,18 @@ import os
 import secrets
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.launch.live_run import BROKER
 from tidegate.launch.programs import ProcessSpec
+from tidegate.runtime.files import replace_file
 from tidegate.runtime.ports import LOOPBACK
+from tidegate.wire.permissions import UserPermissions, permissions
 from tidegate.wire.subjects import BROKER_PAYLOAD_BYTES_MAX
 
 READY_TIMEOUT_S = 20.0
@@ -27,13 +31,12 @@ CORES_VARIABLE = "GOMAXPROCS"
 
 
 class BrokerEndpoint(msgspec.Struct, frozen=True):
-    """The address of the broker and the credentials of a client.
+    """The address of the broker and the credentials of a client; ``run.json`` holds the address only.
 
-    ``elsewhere``: URL of a broker on another machine, which requires a user and a password.
+    ``elsewhere``: URL of a broker on another machine.
     """
 
     port: int
-    token: str
     elsewhere: str = ""
     user: str = ""
     password: str = ""
@@ -44,9 +47,9 @@ class BrokerEndpoint(msgspec.Struct, frozen=True):
         return self.elsewhere or f"nats://{LOOPBACK}:{self.port}"
 
 
-def new_token() -> str:
-    """A random token: other users of the machine can reach the loopback port."""
-    return secrets.token_hex(16)
+def new_passwords() -> dict[str, str]:
+    """A random password for each user: other users of the machine can reach the loopback port."""
+    return {user: secrets.token_hex(16) for user in permissions()}
 
 
 def find_server() -> Path:
@@ -66,23 +69,32 @@ def find_server() -> Path:
     return Path(found)
 
 
-def write_config(path: Path, broker: BrokerEndpoint, *, server_name: str, store: Path) -> Path:
-    """Write the server's configuration, readable by this user only, and return its path."""
+def write_config(path: Path, port: int, *, passwords: Mapping[str, str], run_id: str, store: Path) -> Path:
+    """Write the server's configuration, readable by this account only, and return its path.
+
+    ``passwords``: of each user, whose permissions are those of ``wire.permissions`` in the run ``run_id``.
+    """
+    users = [_user(name, allowed.of_run(run_id), passwords[name]) for name, allowed in permissions().items()]
     text = f"""\
 # Rewritten by every `tidegate up` of this folder.
-server_name: {json.dumps(server_name)}
-listen: "{LOOPBACK}:{broker.port}"
+server_name: {json.dumps(run_id)}
+listen: "{LOOPBACK}:{port}"
 max_payload: {BROKER_PAYLOAD_BYTES_MAX}
-authorization {{ token: {json.dumps(broker.token)} }}
+authorization {{ users: {json.dumps(users, indent=1)} }}
 jetstream {{
   store_dir: {json.dumps(str(store))}
   max_file_store: {FILE_STORE_BYTES_MAX}
   max_memory_store: {MEMORY_STORE_BYTES_MAX}
 }}
 """
-    path.touch(mode=0o600)
-    path.write_text(text, encoding="utf-8")
+    replace_file(path, text.encode(), mode=0o600)
     return path
+
+
+def _user(name: str, allowed: UserPermissions, password: str) -> dict[str, Any]:
+    """A user as the server's configuration has it."""
+    may = {"publish": {"allow": allowed.publish}, "subscribe": {"allow": allowed.subscribe}}
+    return {"user": name, "password": password, "permissions": may}
 
 
 def process(config: Path, *, log: Path) -> ProcessSpec:

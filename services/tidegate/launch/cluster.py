@@ -21,6 +21,8 @@ CLUSTER_FILE, RUN_FILE = "cluster.yaml", "run.yaml"
 # Where a pod's tools find the two files.
 FOLDER_VARIABLE = "TIDEGATE_CLUSTER"
 USER_VARIABLE, PASSWORD_VARIABLE = "TIDEGATE_BROKER_USER", "TIDEGATE_BROKER_PASSWORD"
+# The file of a mounted Secret, in the pods of the task queue and of the trajectory store alone.
+TASK_SECRET_VARIABLE = "TIDEGATE_TASK_SECRET"
 POD_NAME_VARIABLE, POD_UID_VARIABLE = "TIDEGATE_POD_NAME", "TIDEGATE_POD_UID"
 # Every service listens here in its own pod.
 LISTEN = "0.0.0.0:7700"
@@ -77,7 +79,6 @@ def read_cluster(folder: Path) -> RunRecord:
         run_file=document,
         broker=BrokerEndpoint(
             port=0,
-            token="",
             elsewhere=cluster.broker_url,
             user=os.environ.get(USER_VARIABLE, ""),
             password=os.environ.get(PASSWORD_VARIABLE, ""),

@@ -6,13 +6,15 @@ from typing import Protocol
 import msgspec
 
 from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.launch.board import Board
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.targets import RunTarget
+from tidegate.wire.permissions import SUPERVISOR
 
-SUPERVISOR = "supervisor"
 BROKER = "nats-server"
 TRAINING = "training"
+DISK_FULL = "disk full"
 
 
 class LiveRun(msgspec.Struct, frozen=True):
@@ -42,6 +44,16 @@ class Screen(Protocol):
     def close(self) -> None:
         """Restore the terminal."""
         ...
+
+
+def phase_of(board: Board, *, otherwise: str) -> str:
+    """``otherwise``, unless the supervisor reports that the run's disk is full."""
+    return DISK_FULL if disk_problem_of(board) else otherwise
+
+
+def disk_problem_of(board: Board) -> str:
+    """Why the run's disk cannot be written, from the supervisor; empty while there is space."""
+    return next((stats.labels.get(supervisor_stats.DISK_PROBLEM, "") for stats in board.of(SUPERVISOR)), "")
 
 
 def headline_of(target: RunTarget, plan: RunPlan) -> str:

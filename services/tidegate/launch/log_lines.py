@@ -1,11 +1,30 @@
 """The format of a service's log: a line for each event, for a terminal or for a cluster's log store."""
 
+import contextlib
 import logging
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO, cast
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
+
+
+class LossyOutput:
+    """An output that loses what its disk refuses: a full disk must not end a service in the middle of its work."""
+
+    def __init__(self, output: TextIO) -> None:
+        self._output = output
+
+    def write(self, text: str) -> int:
+        """Write or lose ``text``."""
+        with contextlib.suppress(OSError):
+            self._output.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Write or lose what is buffered, which is bounded by the buffer."""
+        with contextlib.suppress(OSError):
+            self._output.flush()
 
 
 def log_plain_lines() -> None:
@@ -21,7 +40,7 @@ def log_json_lines(*, service: str, instance: str, run: str) -> None:
     """A JSON object a line, with its origin (service, instance, run) and the trace of the current call."""
     import structlog
 
-    from tidegate.runtime.rpc import trace_context
+    from tidegate.runtime.authenticated_channel import trace_context
 
     origin = {"service": f"tidegate-{service}", "instance": instance, "run": run}
 
@@ -46,5 +65,5 @@ def _configure(*last: "Processor") -> None:
             *last,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stdout),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", LossyOutput(sys.stdout))),
     )

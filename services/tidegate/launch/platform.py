@@ -15,7 +15,7 @@ from tidegate.launch.board import Board
 from tidegate.launch.fork_server.client import ServiceStarter
 from tidegate.launch.fork_server.kinds import LEARNER, PRELOADED
 from tidegate.launch.fork_server.preloading import end_unused_fork_servers, is_supported
-from tidegate.launch.live_run import BROKER, SUPERVISOR
+from tidegate.launch.live_run import BROKER
 from tidegate.launch.preflight import Preflight, PreflightError
 from tidegate.launch.processes import (
     STOP_GRACE_S,
@@ -24,12 +24,23 @@ from tidegate.launch.processes import (
     log_of,
     service_process,
 )
-from tidegate.launch.run_folder import ProcessesRecord, ProcessRecord, write_processes, write_record
+from tidegate.launch.run_folder import (
+    ProcessesRecord,
+    ProcessRecord,
+    as_user,
+    settings_of,
+    write_passwords,
+    write_processes,
+    write_record,
+)
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.services import SERVICES, instances
+from tidegate.launch.streams import connect_and_create_streams
 from tidegate.launch.supervisor import ProcessFailedError, Supervisor
 from tidegate.runtime.described_environment import write_description
+from tidegate.runtime.disk import disk_problem
+from tidegate.wire.permissions import BOOTSTRAP, OPERATOR, SUPERVISOR, user_of
 from tidegate.wire.stats import ServiceStats
 
 # Processes that run no service of their own; they are ready without reporting it.
@@ -47,13 +58,20 @@ class Platform:
         """``target`` is written to ``processes.json``, for ``tidegate status``."""
         self._target = target
         self.folder = folder
-        self.record = record
+        self._passwords = nats.new_passwords()
+        # The supervisor's own connection reads statistics and events.
+        self.record = as_user(record, OPERATOR, self._passwords)
         self.plan = plan
         self.memory_peak_mb: dict[str, float] = {}
         self._started_at_s = time.time()
         self._starter = ServiceStarter(title=f"--run-dir {folder.resolve()}")
-        self._supervisor = Supervisor(on_change=self._write_processes, start=self._starter.start)
+        self._supervisor = Supervisor(
+            on_change=self._write_processes,
+            start=self._starter.start,
+            disk_full=lambda: bool(self.disk_problem()),
+        )
         self._ended = False
+        self._unwritten = False
         self._cpu_seen: dict[str, tuple[float, float, int]] = {}
         self._memory_mb: dict[str, float] = {}
         self._memory_read_s = self._started_at_s
@@ -63,6 +81,10 @@ class Platform:
     def failure(self) -> ProcessFailedError | None:
         """The failure that ends the platform; None while there is none."""
         return self._supervisor.failure
+
+    def disk_problem(self) -> str:
+        """Why the run's disk cannot be written, as a sentence; empty while there is space."""
+        return disk_problem(self.folder)
 
     def problem(self) -> str:
         """Why the platform does not work: its failure, or the processes that crash at every start."""
@@ -91,18 +113,21 @@ class Platform:
         config = self.folder / "nats-server.conf"
         broker = nats.process(config, log=log_of(self.folder, BROKER))
         write_record(self.folder, self.record)
+        write_passwords(self.folder, self._passwords)
         nats.write_config(
             config,
-            self.record.broker,
-            server_name=self.record.run_id,
+            self.record.broker.port,
+            passwords=self._passwords,
+            run_id=self.record.run_id,
             store=self.folder.resolve() / "nats",
         )
         for name in fork_servers(self.plan):
-            self._supervisor.start(fork_server_process(self.folder, name))
+            self._supervisor.start(fork_server_process(self.plan, self.folder, name))
         # torch takes seconds to load, and every other service waits for the learner's first version.
         self._start_service(LEARNER)
         self._supervisor.start(broker)
         await nats.wait_ready(self.record.broker)
+        await self._create_streams()
         if preflight is not None:
             described = await preflight.result()
             write_description(self.folder / "data", self.plan.file.workload, described.description)
@@ -111,9 +136,25 @@ class Platform:
                 self._start_service(service)
         end_unused_fork_servers()
 
+    async def _create_streams(self) -> None:
+        record = as_user(self.record, BOOTSTRAP, self._passwords)
+        services = self.plan.services
+        await connect_and_create_streams(
+            settings_of(self.folder, record, self.plan.file),
+            actor=services["actor"],
+            environment=services["environment"],
+        )
+
     def _start_service(self, service: str) -> None:
         for index, instance in enumerate(instances(service, replicas=self.plan.replicas[service])):
-            process = service_process(self.plan, self.folder, service, index=index, instance=instance)
+            process = service_process(
+                self.plan,
+                self.folder,
+                service,
+                index=index,
+                instance=instance,
+                password=self._passwords[user_of(service)],
+            )
             self._supervisor.start(process)
 
     def notice(self, board: Board, *, connected: bool, now_s: float) -> None:
@@ -157,6 +198,7 @@ class Platform:
         for view in views:
             values[supervisor_stats.RESTARTS_OF.member(view.name)] = view.restarts
             labels[view.name] = view.state
+        labels[supervisor_stats.DISK_PROBLEM] = self.disk_problem()
         return ServiceStats(
             service=SUPERVISOR,
             instance=SUPERVISOR,
@@ -186,6 +228,11 @@ class Platform:
                 memory_mb = usage.pss_mb(pid)
                 self._memory_mb[name] = memory_mb
                 self.memory_peak_mb[name] = max(memory_mb, self.memory_peak_mb.get(name, 0.0))
+
+    def rewrite_processes(self) -> None:
+        """Write ``processes.json`` again if the disk refused the newest one."""
+        if self._unwritten:
+            self._write_processes()
 
     def tidy(self) -> None:
         """Truncate logs that exceed their bound, and reap processes that lost their parent."""
@@ -222,13 +269,16 @@ class Platform:
             view.name: ProcessRecord(pid=view.pid, state=view.state, restarts=view.restarts)
             for view in self._supervisor.view()
         }
-        write_processes(
-            self.folder,
-            ProcessesRecord(
-                supervisor_pid=os.getpid(),
-                started_at_s=self._started_at_s,
-                ended=self._ended,
-                processes=processes,
-                target=self._target,
-            ),
+        record = ProcessesRecord(
+            supervisor_pid=os.getpid(),
+            started_at_s=self._started_at_s,
+            ended=self._ended,
+            processes=processes,
+            target=self._target,
         )
+        try:
+            write_processes(self.folder, record)
+        except OSError:  # the disk is full: it only informs other commands, so the run goes on
+            self._unwritten = True
+        else:
+            self._unwritten = False

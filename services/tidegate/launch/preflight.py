@@ -21,6 +21,7 @@ from tidegate.launch import environment_check
 from tidegate.launch.environment_check import Answer, Described, EnvironmentQuestion, Refused
 from tidegate.launch.fork_server.preloading import begin_child, can_fork
 from tidegate.launch.guarded import SUPERVISOR_VARIABLE
+from tidegate.launch.inherited_environment import inherited
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
 
 # Environments with an engine of their own take a while to open; CartPole takes 0.4 s.
@@ -55,17 +56,21 @@ class Preflight:
         self._found: Described | None = None
 
     @classmethod
-    def start(cls, workload: WorkloadConfig, policy: PolicyConfig | None) -> "Preflight":
+    def start(
+        cls, workload: WorkloadConfig, policy: PolicyConfig | None, *, pass_env: tuple[str, ...] = ()
+    ) -> "Preflight":
         """Start the process; without a policy only the environment is checked.
 
-        It is forked where that is safe, so that it does not load again what this process has loaded.
+        It is forked where that is safe, so that it does not load again what this process has loaded. It inherits what a
+        service of a run does, and the variables ``pass_env``.
         """
         question = EnvironmentQuestion(workload, policy)
         # A file instead of a pipe: a full pipe that is not read blocks its writer.
         printed = TemporaryFile()  # noqa: SIM115 (closed by ``close``)
         answers, theirs = os.pipe()
         with os.fdopen(theirs, "wb") as reply:
-            process = (_forked if can_fork() else _program)(question, reply=reply, printed=printed)
+            start = _forked if can_fork() else _program
+            process = start(question, pass_env, reply=reply, printed=printed)
         return cls(process, workload.env, os.fdopen(answers, "rb"), printed)
 
     def check(self) -> None:
@@ -161,7 +166,9 @@ class _ForkedChild:
         return self.returncode
 
 
-def _forked(question: EnvironmentQuestion, *, reply: BinaryIO, printed: BinaryIO) -> _CheckProcess:
+def _forked(
+    question: EnvironmentQuestion, pass_env: tuple[str, ...], *, reply: BinaryIO, printed: BinaryIO
+) -> _CheckProcess:
     supervisor_pid = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -172,7 +179,7 @@ def _forked(question: EnvironmentQuestion, *, reply: BinaryIO, printed: BinaryIO
         # The collector of the child is not to write into what both processes share.
         gc.freeze()
         gc.enable()
-        begin_child(supervisor_pid)
+        begin_child(supervisor_pid, pass_env, title="tidegate preflight")
         os.dup2(printed.fileno(), 1)
         os.dup2(printed.fileno(), 2)
         environment_check.answer(question, reply)
@@ -181,7 +188,9 @@ def _forked(question: EnvironmentQuestion, *, reply: BinaryIO, printed: BinaryIO
         os._exit(1)
 
 
-def _program(question: EnvironmentQuestion, *, reply: BinaryIO, printed: BinaryIO) -> _CheckProcess:
+def _program(
+    question: EnvironmentQuestion, pass_env: tuple[str, ...], *, reply: BinaryIO, printed: BinaryIO
+) -> _CheckProcess:
     with TemporaryFile() as asked:
         asked.write(msgspec.msgpack.encode(question))
         asked.seek(0)
@@ -191,5 +200,5 @@ def _program(question: EnvironmentQuestion, *, reply: BinaryIO, printed: BinaryI
             stdin=asked,
             stdout=reply,
             stderr=printed,
-            env={**os.environ, SUPERVISOR_VARIABLE: str(os.getpid())},
+            env={**inherited(os.environ, pass_env), SUPERVISOR_VARIABLE: str(os.getpid())},
         )

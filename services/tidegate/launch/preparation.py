@@ -13,6 +13,7 @@ from tidegate.launch.run_plan import RunPlan
 from tidegate.models.model_folder import CACHE_DIR, check_folder, pretrained_folder
 from tidegate.models.smollm2 import SMOLLM2, smollm2_folder
 from tidegate.runtime.files import replace_file
+from tidegate.runtime.parent_death import dies_with_this_process
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE
 from tidegate.task_queue.dataset_import import import_dataset
 
@@ -76,6 +77,7 @@ def prepare_model(plan: RunPlan) -> None:
         capture_output=True,
         text=True,
         check=False,
+        preexec_fn=dies_with_this_process(),
     )
     if made.returncode:
         raise ConfigError(

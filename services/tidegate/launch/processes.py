@@ -2,17 +2,20 @@
 
 import os
 import sys
-from math import ceil
 from pathlib import Path
 
 from tidegate.actor.engines.registry import find_engine
+from tidegate.actor.gateway.config import HOST_VARIABLE, OPERATOR_KEY_VARIABLE
 from tidegate.core.errors import ConfigError
+from tidegate.environment.verifiers.settings import JudgeSettings
+from tidegate.launch.cluster import PASSWORD_VARIABLE, USER_VARIABLE
 from tidegate.launch.fork_server import kinds
 from tidegate.launch.fork_server.preloading import THREAD_VARIABLES, is_supported
 from tidegate.launch.programs import ProcessSpec
 from tidegate.launch.restarts import HEALTHY_AFTER_S
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.services import SERVICES
+from tidegate.wire.permissions import user_of
 
 # Between asking a service to drain and killing it: its own timeout and what follows it in its lifecycle.
 STOP_GRACE_S = 5.0
@@ -23,17 +26,25 @@ def log_of(folder: Path, name: str) -> Path:
     return folder / "logs" / f"{name}.log"
 
 
-def service_process(plan: RunPlan, folder: Path, service: str, *, index: int, instance: str) -> ProcessSpec:
-    """One instance of a service: forked where that is possible, else ``tidegate serve`` as a program."""
+def service_process(
+    plan: RunPlan, folder: Path, service: str, *, index: int, instance: str, password: str
+) -> ProcessSpec:
+    """One instance of a service: forked where that is possible, else ``tidegate serve`` as a program.
+
+    ``password``: of its user at the broker, which no other service gets.
+    """
     arguments = [service, "--run-dir", str(folder.resolve()), "--index", str(index)]
     serve = ["-m", "tidegate.cli.main", "serve", *arguments]
-    num_ranks = _num_ranks(plan, service)
-    program = [sys.executable] if num_ranks == 1 else _ranks_command(plan, num_ranks)
     return ProcessSpec(
         name=instance,
-        command=[*program, *serve],
+        command=[sys.executable, *serve],
         log=log_of(folder, instance),
-        environment=_thread_variables(),
+        environment={
+            **_thread_variables(),
+            USER_VARIABLE: user_of(service),
+            PASSWORD_VARIABLE: password,
+        },
+        inherits=named_variables(plan, service),
         fork_server=_fork_server_of(plan, service),
         serve=arguments,
         modules=[
@@ -46,25 +57,41 @@ def service_process(plan: RunPlan, folder: Path, service: str, *, index: int, in
     )
 
 
+def named_variables(plan: RunPlan, service: str) -> tuple[str, ...]:
+    """The environment variables that the run file names for a service."""
+    config = plan.services[service]
+    found = plan.file.pass_env
+    if service == "environment":
+        found += tuple(
+            verifier.api_key_env
+            for verifier in config.verifiers.values()
+            if isinstance(verifier, JudgeSettings) and verifier.api_key_env
+        )
+    if service == "actor" and config.gateway is not None:
+        found += (OPERATOR_KEY_VARIABLE, HOST_VARIABLE, *config.gateway.pass_env)
+    return found
+
+
 def fork_servers(plan: RunPlan) -> list[str]:
     """The fork servers that start services of this run."""
     used = {_fork_server_of(plan, service) for service in SERVICES}
     return [name for name in kinds.PRELOADED if name in used]
 
 
-def fork_server_process(folder: Path, name: str) -> ProcessSpec:
+def fork_server_process(plan: RunPlan, folder: Path, name: str) -> ProcessSpec:
     """A fork server, as the program that replaces the one which the supervisor forked when it began."""
     return ProcessSpec(
         name=name,
         command=[sys.executable, "-m", "tidegate.launch.fork_server", name],
         log=log_of(folder, name),
         environment=_thread_variables(),
+        inherits=plan.file.pass_env,
         essential=False,
     )
 
 
 def _fork_server_of(plan: RunPlan, service: str) -> str:
-    if not is_supported() or _num_ranks(plan, service) > 1:
+    if not is_supported():
         return ""
     torch = service == kinds.LEARNER or (service == "actor" and plan.file.workload.kind == "text")
     return kinds.TORCH if torch else kinds.LIGHT
@@ -94,23 +121,6 @@ def _engine_modules(plan: RunPlan, service: str) -> list[str]:
         return []
     module = engine.target.partition(":")[0]
     return [module, "gymnasium"] if workload.kind == "segments" else [module]
-
-
-def _num_ranks(plan: RunPlan, service: str) -> int:
-    return plan.services["learner"].ranks if service == "learner" else 1
-
-
-def _ranks_command(plan: RunPlan, num_ranks: int) -> list[str]:
-    """How to start a program as so many ranks, which end together.
-
-    No rank is restarted alone: when one exits torchrun ends the others, and the supervisor restarts all.
-    """
-    python, guard = sys.executable, "tidegate.launch.guarded"
-    drain_s = ceil(plan.file.drain_timeout_s + STOP_GRACE_S)
-    return [
-        *(python, "-m", guard, python, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0"),
-        *(f"--nproc-per-node={num_ranks}", f"--shutdown-timeout={drain_s}"),
-    ]
 
 
 def _thread_variables() -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from tidegate.launch.guarded import SUPERVISOR_VARIABLE
+from tidegate.launch.inherited_environment import inherited
 from tidegate.launch.restarts import HEALTHY_AFTER_S
 
 
@@ -20,12 +21,14 @@ class ProcessSpec(msgspec.Struct, frozen=True):
     ends when this process fails for good.
     ``replica_of``: processes with the same name here do the same work; the platform ends only when none of them is
     left. ``healthy_after_s``: a process that lived this long was healthy, and its next crash counts as the first.
+    ``environment`` is added to what it inherits, which ``inherits`` extends by name (``inherited_environment``).
     """
 
     name: str
     command: list[str]
     log: Path
     environment: dict[str, str] = {}
+    inherits: tuple[str, ...] = ()
     fork_server: str = ""
     serve: list[str] = []
     modules: list[str] = []
@@ -53,14 +56,18 @@ class RunningProcess(Protocol):
 
 
 def environment_of(spec: ProcessSpec) -> dict[str, str]:
-    """The whole environment of a process: this one's, its own additions, and whom it is guarded by."""
-    return {**os.environ, **spec.environment, SUPERVISOR_VARIABLE: str(os.getpid())}
+    """The whole environment of a process: what it inherits, its own additions, and whom it is guarded by."""
+    return {
+        **inherited(os.environ, spec.inherits),
+        **spec.environment,
+        SUPERVISOR_VARIABLE: str(os.getpid()),
+    }
 
 
 def open_log(path: Path) -> int:
-    """A descriptor that appends to a log file."""
+    """A descriptor that appends to a log file, which this user alone may read."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
 
 async def start_program(spec: ProcessSpec, *, descriptors: Sequence[int] = ()) -> RunningProcess:

@@ -8,10 +8,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
+import grpc
+
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.core.admission import RUN_ENDS
 from tidegate.core.errors import TidegateError
 from tidegate.launch.board import Board
+from tidegate.launch.operator_credential import operator_token
 from tidegate.launch.run_record import RunRecord
 from tidegate.runtime.rpc import open_channel
 from tidegate.wire.clients.admission import AdmissionClient
@@ -25,6 +28,11 @@ ROLLOUTS_TIMEOUT_S = 3.0
 ROLLOUTS_POLL_S = 0.1
 
 
+def operator_channel(record: RunRecord, service: str, *, index: int = 0) -> grpc.aio.Channel:
+    """A channel from the supervisor to an instance of a service; its caller closes it."""
+    return open_channel(record.addresses[service][index], operator_token(record))
+
+
 async def drain_run(record: RunRecord, board: Board, *, on_step: Callable[[], None]) -> list[str]:
     """Drain the platform before its processes are stopped; returns a note for each step that failed.
 
@@ -32,8 +40,7 @@ async def drain_run(record: RunRecord, board: Board, *, on_step: Callable[[], No
     """
     notes: list[str] = []
     channels = {
-        service: open_channel(record.addresses[service][0])
-        for service in ("admission", "task_queue", "learner")
+        service: operator_channel(record, service) for service in ("admission", "task_queue", "learner")
     }
 
     async def ask(what: str, call: Awaitable[object], timeout_s: float) -> None:
@@ -41,7 +48,7 @@ async def drain_run(record: RunRecord, board: Board, *, on_step: Callable[[], No
             async with asyncio.timeout(timeout_s):
                 await call
         except (TidegateError, TimeoutError) as error:
-            notes.append(f"{what} failed: {error or 'no answer in time'}")
+            notes.append(f"{what} failed: {str(error) or 'no answer in time'}")
 
     try:
         admission = AdmissionClient(channels["admission"])

@@ -1,5 +1,6 @@
 """The events of a run (evaluations, lineages, directives) as one JSON object a line, kept when the broker is gone."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,15 @@ class RunEventLog:
         self._path = folder / EVENTS_FILE
 
     def append(self, event: bytes) -> None:
-        """Append one event; anything but one line of JSON is ignored."""
+        """Append one event; anything but one line of JSON is ignored, and so is what a full disk refuses."""
         if b"\n" in event or not event.startswith(b"{"):
             return
-        with self._path.open("ab") as file:
-            file.write(event + b"\n")
-            size = file.tell()
-        if size > BYTES_MAX:
-            self._path.replace(self._path.with_name(f"{EVENTS_FILE}.1"))
+        with contextlib.suppress(OSError):
+            with self._path.open("ab") as file:
+                file.write(event + b"\n")
+                size = file.tell()
+            if size > BYTES_MAX:
+                self._path.replace(self._path.with_name(f"{EVENTS_FILE}.1"))
 
 
 def read_events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:

@@ -4,37 +4,56 @@
 by every service and by every command. ``processes.json`` lists the processes and their states.
 """
 
-import fcntl
 import os
 import secrets
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from tidegate.core.errors import ConfigError, NotFoundError, StaleFolderError
+from tidegate.core.errors import (
+    CorruptionError,
+    FolderInUseError,
+    NotFoundError,
+    StaleFolderError,
+)
 from tidegate.core.ids import RunId
-from tidegate.launch.broker import BrokerEndpoint, new_token
+from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.cluster import (
+    PASSWORD_VARIABLE,
+    USER_VARIABLE,
     cluster_folder,
     is_cluster,
     read_cluster,
 )
+from tidegate.launch.operator_credential import CREDENTIALS
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_plan import RunFile, RunPlan
 from tidegate.launch.run_record import FORMAT, RunRecord
 from tidegate.launch.services import SERVICES, instances
+from tidegate.learner.steps_log import STEPS_FILE
+from tidegate.runtime.call_credentials import derived_tokens, write_credentials
 from tidegate.runtime.config import Settings
-from tidegate.runtime.files import replace_file
+from tidegate.runtime.files import lock_file, replace_file
 from tidegate.runtime.ports import LOOPBACK, is_free, pick_ports, require_free
+from tidegate.runtime.task_secret import derived_task_secret
+from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
+from tidegate.trajectory_store.schema import LEDGER_FILE
+from tidegate.wire.permissions import OPERATOR
 
 RUNS = Path(".tidegate") / "runs"
 RUN_JSON = "run.json"
 PROCESSES_JSON = "processes.json"
+TASK_SECRET = "task_secret"
+# The users of the broker with their passwords, new at every start.
+PASSWORDS_JSON = "broker-passwords.json"
 REPORT_HTML = "report.html"
 # Trajectories and checkpoints depend on these: a folder cannot be resumed with others.
 FIXED_SECTIONS = ("workload", "policy")
+# The way back for files that every start writes again.
+REMOVE = "remove the file: `tidegate up` writes it at each start"
 
 ValueT = TypeVar("ValueT")
 
@@ -58,7 +77,7 @@ class ProcessesRecord(msgspec.Struct, frozen=True):
 
 
 def new_record(plan: RunPlan) -> RunRecord:
-    """The record of a new run: an id, a token, and a port for every service.
+    """The record of a new run: an id, a secret of calls, and a port for every service.
 
     Raises:
         ConfigError: the run file's broker port is taken.
@@ -72,9 +91,11 @@ def new_record(plan: RunPlan) -> RunRecord:
         run_id=f"{plan.file.run}-{secrets.token_hex(3)}",
         created_at_s=time.time(),
         run_file=plan.document(),
-        broker=BrokerEndpoint(port=broker_port or ports[-1], token=new_token()),
+        broker=BrokerEndpoint(port=broker_port or ports[-1]),
         addresses=_addresses(plan, ports),
         max_lag_ever=plan.file.staleness.max_lag,
+        task_secret=secrets.token_hex(16),
+        call_secret=secrets.token_hex(16),
     )
 
 
@@ -83,8 +104,10 @@ def resumed_record(folder: Path, plan: RunPlan) -> RunRecord:
 
     Raises:
         StaleFolderError: the folder belongs to another run, or its data was made for another workload or policy.
+        CorruptionError: the folder's ledger or journal is gone, or ``run.json`` is damaged.
         ConfigError: the run file's broker port is taken.
     """
+    check_accounting(folder)
     old = read_record(folder)
     name = old.run_file.get("run")
     if name != plan.file.run:
@@ -107,9 +130,35 @@ def resumed_record(folder: Path, plan: RunPlan) -> RunRecord:
         run_id=old.run_id,
         created_at_s=old.created_at_s,
         forked_from=old.forked_from,
+        task_secret=old.task_secret or fresh.task_secret,
         broker=msgspec.structs.replace(fresh.broker, port=old.broker.port) if keeps_port else fresh.broker,
         max_lag_ever=max(old.max_lag_ever, fresh.max_lag_ever),
     )
+
+
+def check_accounting(folder: Path) -> None:
+    """Refuse to resume a run whose ledger or journal is gone or empty.
+
+    SQLite takes an empty file for a new database: the store would forget what was trained, the task queue would give
+    ids of earlier tasks to new ones, and the store would count their trajectories as duplicates.
+
+    Raises:
+        CorruptionError: the learner trained here, and one of the two holds nothing.
+    """
+    if not _holds_data(folder / "learner" / STEPS_FILE):
+        return
+    ledger, journal = folder / "trajectory_store" / LEDGER_FILE, folder / "task_queue" / JOURNAL_FILE
+    for name, path, unknown in (("ledger", ledger, "on what"), ("journal", journal, "what was admitted")):
+        if not _holds_data(path):
+            raise CorruptionError(
+                f"The {name} {path} is gone",
+                why=f"the learner trained in this folder, and without the {name} it is unknown {unknown}",
+                fix=f"put the file back from a copy, or begin at the newest checkpoint: `tidegate fork {folder}`",
+            )
+
+
+def _holds_data(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _addresses(plan: RunPlan, ports: list[int]) -> dict[str, list[str]]:
@@ -164,17 +213,22 @@ def find_folder(folder: Path | None) -> Path:
     return folder
 
 
-def read_record(folder: Path) -> RunRecord:
-    """``run.json`` of a folder, or the equivalent files of a cluster.
+def read_record(folder: Path, *, user: str = OPERATOR) -> RunRecord:
+    """``run.json`` of a folder with the credentials of a user at its broker, or the equivalent files of a cluster.
+
+    In a cluster the user is the pod's.
 
     Raises:
         NotFoundError: there is none.
-        StaleFolderError: it was written by an incompatible version, or was damaged.
+        StaleFolderError: it was written by an incompatible version.
+        CorruptionError: it is no JSON.
         ConfigError: the files of a cluster lack a required value.
     """
     if is_cluster(folder):
         return read_cluster(folder)
-    record = _read(folder / RUN_JSON, RunRecord)
+    record = _read(
+        folder / RUN_JSON, RunRecord, fix="put the file back from a copy, or start in a new folder"
+    )
     if record is None:
         raise NotFoundError(f"{folder} is no run folder", why=f"it holds no {RUN_JSON}")
     if record.format != FORMAT:
@@ -182,7 +236,7 @@ def read_record(folder: Path) -> RunRecord:
             f"{folder / RUN_JSON} has format {record.format} and this version reads {FORMAT}",
             fix="start a new run folder, or use the version that wrote it",
         )
-    return record
+    return _as_this_process(folder, record, user)
 
 
 def read_plan(folder: Path) -> tuple[RunRecord, RunPlan]:
@@ -211,28 +265,58 @@ def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
         telemetry=file.telemetry,
         drain_timeout_s=file.drain_timeout_s,
         broker_url=record.broker.url,
-        broker_token=record.broker.token,
         broker_user=record.broker.user,
         broker_password=record.broker.password,
         addresses=record.addresses,
         stream_copies=record.stream_copies,
         data_dir=str(folder.resolve()),
+        task_secret_path=str(folder.resolve() / TASK_SECRET) if record.task_secret else "",
+        credentials_dir=str(folder.resolve() / CREDENTIALS),
     )
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
-    """Write ``run.json``, readable by this user only: it holds the broker's token."""
-    _write(folder / RUN_JSON, record, mode=0o600)
+    """Write ``run.json``, the services' credentials and the secret of tasks, readable by this account only.
+
+    The file holds the secrets of calls and tasks, and no password of the broker; each service reads its own credential
+    from its own file.
+    """
+    write_credentials(folder / CREDENTIALS, derived_tokens(record.call_secret))
+    if record.task_secret:
+        replace_file(folder / TASK_SECRET, derived_task_secret(record.task_secret).encode(), mode=0o600)
+    endpoint = msgspec.structs.replace(record.broker, user="", password="")
+    _write(folder / RUN_JSON, msgspec.structs.replace(record, broker=endpoint), mode=0o600)
+
+
+def write_passwords(folder: Path, passwords: Mapping[str, str]) -> None:
+    """Write the broker's users with their passwords, readable by this account only."""
+    replace_file(folder / PASSWORDS_JSON, msgspec.json.encode(passwords) + b"\n", mode=0o600)
+
+
+def as_user(record: RunRecord, user: str, passwords: Mapping[str, str]) -> RunRecord:
+    """The record with the credentials of one of the broker's users; with none where its password is not known."""
+    password = passwords.get(user, "")
+    broker = msgspec.structs.replace(record.broker, user=user if password else "", password=password)
+    return msgspec.structs.replace(record, broker=broker)
+
+
+def _as_this_process(folder: Path, record: RunRecord, user: str) -> RunRecord:
+    """With the credentials from the environment, as the supervisor gives them to a service, or from the folder."""
+    if os.environ.get(USER_VARIABLE) == user:
+        return as_user(record, user, {user: os.environ.get(PASSWORD_VARIABLE, "")})
+    # None before the first start, when there is no broker either.
+    passwords = _read(folder / PASSWORDS_JSON, dict[str, str], fix=REMOVE)
+    return as_user(record, user, passwords or {})
 
 
 def write_processes(folder: Path, record: ProcessesRecord) -> None:
     """Write ``processes.json``."""
-    _write(folder / PROCESSES_JSON, record, mode=0o644)
+    _write(folder / PROCESSES_JSON, record, mode=0o600)
 
 
 def read_processes(folder: Path) -> ProcessesRecord | None:
     """``processes.json``; None before the first start."""
-    return _read(folder / PROCESSES_JSON, ProcessesRecord)
+    return _read(folder / PROCESSES_JSON, ProcessesRecord, fix=REMOVE)
 
 
 def is_running(folder: Path) -> bool:
@@ -255,39 +339,38 @@ def lock(folder: Path) -> int:
     """Prevent a second start of the same folder; released when this process ends for any reason.
 
     Raises:
-        ConfigError: another `up` holds it.
+        FolderInUseError: another `up` holds it.
     """
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise ConfigError(
+    descriptor = lock_file(folder / ".lock")
+    if descriptor is None:
+        raise FolderInUseError(
             f"Folder {folder} is in use by another `tidegate up`",
             fix="watch it with `tidegate status`, stop it, or choose another --dir",
-        ) from error
+        )
     return descriptor
 
 
 def _is_locked(folder: Path) -> bool:
     try:
         os.close(lock(folder))
-    except ConfigError:
+    except FolderInUseError:
         return True
     return False
 
 
-def _read(path: Path, kind: type[ValueT]) -> ValueT | None:
+def _read(path: Path, kind: type[ValueT], *, fix: str) -> ValueT | None:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except msgspec.ValidationError as error:
         raise StaleFolderError(
             f"{path} cannot be read",
-            why=str(error),
-            fix="it was damaged or written by another version: use a new folder",
+            why=f"it was damaged or written by another version: {error}",
+            fix=fix,
         ) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"{path} cannot be read", why=f"it is damaged: {error}", fix=fix) from error
 
 
 def _write(path: Path, value: msgspec.Struct, *, mode: int) -> None:

@@ -39,7 +39,9 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``run``: a name; the run id is this name and a suffix. ``batch_size``: trajectories a learner step, in whole
     groups. ``max_running``: trajectories between admission and the store (C); actors starve below their slots.
     ``until``: the target of the run, as for ``--until``; empty runs until stopped. ``drain_timeout_s``: seconds a
-    service has to finish what it holds. ``broker_port``: 0 takes a free one.
+    service has to finish what it holds. ``broker_port``: 0 takes a free one. ``pass_env``: environment variables of
+    your shell that all processes of `tidegate up` inherit, besides those that programs and libraries read and those
+    that a service's own section names (a judge's key).
     """
 
     run: RunName
@@ -57,6 +59,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     until: str = ""
     drain_timeout_s: PositiveSeconds = 10.0
     broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
+    pass_env: tuple[str, ...] = ()
 
 
 class RunPlan(msgspec.Struct, frozen=True):

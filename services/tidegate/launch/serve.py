@@ -6,25 +6,39 @@ named after the pod where a service has several instances.
 """
 
 import argparse
+import contextlib
 import gc
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import msgspec
 
 from tidegate.core.errors import ConfigError, TidegateError
-from tidegate.launch.cluster import BROKER_WAIT_S, LISTEN, POD_NAME_VARIABLE, RUN_FILE, pod_index
+from tidegate.launch.cluster import (
+    BROKER_WAIT_S,
+    LISTEN,
+    POD_NAME_VARIABLE,
+    RUN_FILE,
+    TASK_SECRET_VARIABLE,
+    pod_index,
+)
 from tidegate.launch.guarded import guard_by_supervisor
+from tidegate.launch.local_ranks import num_ranks_of, run_ranks
 from tidegate.launch.log_lines import log_json_lines, log_plain_lines
+from tidegate.launch.operator_credential import pod_credentials
 from tidegate.launch.run_folder import RUN_JSON, read_record, settings_of
 from tidegate.launch.run_parsing import parse_section, parse_shared
 from tidegate.launch.services import SERVICES
+from tidegate.learner.ranks.membership import membership
 from tidegate.runtime.config import Settings
+from tidegate.runtime.files import PRIVATE_UMASK
 from tidegate.runtime.instances import REPLICATED
 from tidegate.runtime.lean_imports import load_lean_libraries
 from tidegate.runtime.loading import load
+from tidegate.wire.permissions import user_of
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -60,8 +74,9 @@ def end_process(exit_code: int) -> NoReturn:
 
     The lifecycle has closed everything by then, and a service survives an end without it by design (I4).
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for output in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # on a full disk
+            output.flush()
     os._exit(exit_code)
 
 
@@ -71,7 +86,7 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
     Raises:
         TidegateError: the folder is no run folder, or the run has no such instance.
     """
-    record = read_record(run_dir)
+    record = read_record(run_dir, user=user_of(service))
     source = str(run_dir / RUN_JSON)
     file = parse_shared(record.run_file, source=source)
     # Its own section only: another service's config may load what that service needs to compute.
@@ -85,7 +100,17 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
             else "leave --index out, or start a service that the run has",
         )
     log_plain_lines()
-    return _run(service, config, settings_of(run_dir, record, file), index=index)
+    os.umask(PRIVATE_UMASK)
+    settings = settings_of(run_dir, record, file)
+    num_ranks = num_ranks_of(service, config)
+    if num_ranks == 1 or membership(os.environ) is not None:
+        return _run(service, config, settings, index=index)
+    return run_ranks(
+        num_ranks,
+        partial(_run, service, config, settings, index=index),
+        folder=run_dir / service,
+        drain_timeout_s=settings.drain_timeout_s,
+    )
 
 
 def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
@@ -101,6 +126,8 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
     settings = msgspec.structs.replace(
         settings_of(data_dir, record, file),
         broker_wait_s=BROKER_WAIT_S,
+        task_secret_path=os.environ.get(TASK_SECRET_VARIABLE, ""),
+        credentials_dir=str(pod_credentials()),
         listen=LISTEN,
         instance=os.environ.get(POD_NAME_VARIABLE, "") if service in REPLICATED else "",
     )

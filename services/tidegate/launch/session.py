@@ -17,7 +17,7 @@ from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
-from tidegate.launch.live_run import LiveRun, Screen, headline_of
+from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of, phase_of
 from tidegate.launch.platform import Platform
 from tidegate.launch.preflight import Preflight
 from tidegate.launch.refusals import RefusalWatch
@@ -26,7 +26,9 @@ from tidegate.launch.run_event_log import RunEventLog
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.stats_subscription import StatsSubscription
+from tidegate.launch.target_check import TargetCheck
 from tidegate.launch.targets import RunTarget
+from tidegate.launch.time_limit import TimeLimit
 
 TICK_S = 0.25
 LEFTOVERS_TIMEOUT_S = 2.0
@@ -91,7 +93,7 @@ async def run_session(session: RunSession, screen: Screen, preflight: Preflight 
         await platform.start(preflight)
         events = RunEventLog(session.folder)
         async with StatsSubscription(
-            session.record.broker, RunId(session.record.run_id), board, events=events
+            platform.record.broker, RunId(session.record.run_id), board, events=events
         ) as watch:
             ended_by = await run.watch(watch)
             problem = run.problem or platform.problem()
@@ -183,6 +185,9 @@ class _RunLoop:
         self._stop = stop
         self._phase = "starting"
         self._refusals = RefusalWatch()
+        self._target = TargetCheck(session.record, session.target)
+        elapsed_s = time.time() - session.started_at_s
+        self._time_limit = TimeLimit(session.time_limit_s, elapsed_s=elapsed_s)
         self.problem = ""
         self.first: CounterReading | None = None
         self.values_at_end: dict[str, float] = {}
@@ -202,6 +207,7 @@ class _RunLoop:
             self._platform.notice(self._board, connected=watch.connected, now_s=now_s)
             if now_s - published_s >= PUBLISH_PERIOD_S:
                 published_s = now_s
+                self._platform.rewrite_processes()
                 statistics = self._platform.statistics(now_s=now_s)
                 self._board.put(statistics)
                 await watch.publish(statistics)
@@ -215,19 +221,19 @@ class _RunLoop:
             if self.first is None:
                 if steps is not None and steps > (steps_before or 0.0):
                     self.first = self.read()
-                self._phase = (
-                    "training" if self.first is not None else _before_training(values, self._platform)
-                )
+                self._phase = TRAINING if self.first is not None else _before_training(values, self._platform)
             self._show()
-            if ended_by := self._verdict(values, now_s=now_s):
+            if own_values := await self._target.reached(
+                values, supervisor=self._platform.statistics(now_s=now_s)
+            ):
+                self.values_at_end = values | own_values
+                return "target"
+            if ended_by := self._verdict(now_s=now_s):
                 self.values_at_end = values
                 return ended_by
             await self._sleep()
 
-    def _verdict(self, values: dict[str, float], *, now_s: float) -> EndedBy | None:
-        session = self._session
-        if session.target.reached(values):
-            return "target"
+    def _verdict(self, *, now_s: float) -> EndedBy | None:
         if self._platform.failure is not None:
             return "failed"
         if refused := self._refusals.problem(self._board, now_s=now_s):
@@ -235,7 +241,7 @@ class _RunLoop:
             return "failed"
         if self._stop.asked.is_set():
             return "interrupted"
-        if session.time_limit_s is not None and now_s - session.started_at_s >= session.time_limit_s:
+        if self._time_limit.is_reached():
             return "time"
         return None
 
@@ -255,7 +261,7 @@ class _RunLoop:
                 target=session.target,
                 started_at_s=session.started_at_s,
                 board=self._board,
-                phase=self._phase,
+                phase=phase_of(self._board, otherwise=self._phase),
                 time_limit_s=session.time_limit_s,
             )
         )

@@ -9,7 +9,8 @@ from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.run_event_log import RunEventLog
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
-from tidegate.wire.stats import ServiceStats, decode_stats, encode_stats
+from tidegate.runtime.stats_reports import follow_stats, publish_stats
+from tidegate.wire.stats import ServiceStats
 from tidegate.wire.subjects import Topology
 
 CONNECT_TIMEOUT_S = 5.0
@@ -37,7 +38,6 @@ class StatsSubscription:
         try:
             self._bus = await Bus.connect(
                 self._broker.url,
-                token=self._broker.token,
                 user=self._broker.user,
                 password=self._broker.password,
                 name="tidegate-cli",
@@ -47,7 +47,7 @@ class StatsSubscription:
             )
         except UnavailableError as error:
             raise UnavailableError(error.what, why=error.why, fix="is the platform still running?") from error
-        await self._bus.subscribe(self._topology.stats("*"), self._receive)
+        await follow_stats(self._bus, self._topology, self._board.put, on_refused=_leave_out)
         if self._events is not None:
             await self._bus.subscribe(self._topology.event("*"), self._keep)
         return self
@@ -67,14 +67,12 @@ class StatsSubscription:
     async def publish(self, stats: ServiceStats) -> None:
         """Publish the supervisor's statistics; lost while the broker is away."""
         if self._bus is not None:
-            await self._bus.publish_core(self._topology.stats(stats.instance), encode_stats(stats))
-
-    async def _receive(self, data: bytes, _headers: dict[str, str]) -> None:
-        try:
-            self._board.put(decode_stats(data))
-        except RecordError:
-            return  # its sender has another version; its row stays empty
+            await publish_stats(self._bus, self._topology, stats)
 
     async def _keep(self, data: bytes, _headers: dict[str, str]) -> None:
         if self._events is not None:
             self._events.append(data)
+
+
+def _leave_out(_error: RecordError) -> None:
+    """Its sender has another version; its row stays empty."""

@@ -6,6 +6,7 @@ and a child takes its own children with it; ``guarded`` ends it if the superviso
 """
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -24,6 +25,8 @@ from tidegate.launch.restarts import PermanentFailure, after_exit
 # A log is cut when it reaches this; the part before stays beside it as <name>.log.1 until the next cut.
 LOG_BYTES_MAX = 32 << 20
 KILL_WAIT_S = 5.0
+# In place of the exit code of a process that could not be started.
+EXIT_NOT_STARTED = 1
 
 State = Literal["starting", "running", "backoff", "stopping", "stopped", "failed"]
 
@@ -50,6 +53,8 @@ class _Child:
     ever_ready: bool = False
     restarts: int = 0
     crashes: int = 0
+    kills: int = 0
+    problem: str = ""
     stopping: bool = False
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     monitor: asyncio.Task[None] | None = None
@@ -64,11 +69,16 @@ class Supervisor:
         *,
         on_change: Callable[[], None] | None = None,
         start: Callable[[ProcessSpec], Awaitable[RunningProcess]] = start_program,
+        disk_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``on_change`` is called after every start and exit; ``start`` starts one process."""
+        """``on_change`` is called after every start and exit; ``start`` starts one process.
+
+        ``disk_full``: whether the run's disk is full, which excuses an exit.
+        """
         self._children: dict[str, _Child] = {}
         self._start = start
         self._on_change = on_change or (lambda: None)
+        self._disk_full = disk_full
         self.failure: ProcessFailedError | None = None
         self.failed = asyncio.Event()
 
@@ -77,6 +87,7 @@ class Supervisor:
         child = _Child(spec)
         self._children[spec.name] = child
         child.monitor = asyncio.create_task(self._monitor(child), name=f"monitor {spec.name}")
+        child.monitor.add_done_callback(lambda task: self._on_monitor_end(child, task))
 
     def mark_ready(self, name: str) -> None:
         """Record that the process reported ready."""
@@ -152,10 +163,11 @@ class Supervisor:
         for child in self._children.values():
             try:
                 if child.spec.log.stat().st_size > LOG_BYTES_MAX:
-                    shutil.copyfile(child.spec.log, child.spec.log.with_suffix(".log.1"))
+                    with contextlib.suppress(OSError):  # without space for a copy the older part is lost
+                        shutil.copyfile(child.spec.log, child.spec.log.with_suffix(".log.1"))
                     os.truncate(child.spec.log, 0)
-            except FileNotFoundError:
-                continue
+            except OSError:
+                continue  # there is no log yet, or its disk fails: what the service logs is lost
 
     def reap_orphans(self) -> None:
         """Reap ended processes that only became children of this one when their parent died."""
@@ -169,12 +181,32 @@ class Supervisor:
         except ChildProcessError:
             return  # there is no child at all
 
+    def _on_monitor_end(self, child: _Child, task: "asyncio.Task[None]") -> None:
+        """End the platform when a monitor failed: its process would never be started again."""
+        if task.cancelled() or task.exception() is None:
+            return
+        child.state = "failed"
+        child.failure = ProcessFailedError(
+            f"The supervisor of {child.spec.name} failed",
+            why=repr(task.exception()),
+            fix="start the run again with the same --dir; please report this",
+        )
+        self.failure = self.failure or child.failure
+        self.failed.set()
+        child.ended.set()
+
     async def _monitor(self, child: _Child) -> None:
         while not child.stopping:
-            child.process = await self._start(child.spec)
-            child.started_s, child.state = time.monotonic(), "starting"
-            self._on_change()
-            exit_code = await child.process.wait()
+            child.started_s, child.state, child.problem = time.monotonic(), "starting", ""
+            try:
+                child.process = await self._start(child.spec)
+            except OSError as error:  # no space for its log, no memory, no process id
+                child.process = None
+                child.problem = f"it cannot be started: {error}"
+                exit_code = EXIT_NOT_STARTED
+            else:
+                self._on_change()
+                exit_code = await child.process.wait()
             if child.stopping:
                 break
             _kill(child)
@@ -185,11 +217,13 @@ class Supervisor:
                 ever_ready=child.ever_ready,
                 exit_code=exit_code,
                 healthy_after_s=child.spec.healthy_after_s,
+                kills=child.kills,
+                disk_full=self._disk_full(),
             )
             if isinstance(verdict, PermanentFailure):
                 self._fail(child, verdict)
                 break
-            child.crashes, child.state = verdict.crashes, "backoff"
+            child.crashes, child.kills, child.state = verdict.crashes, verdict.kills, "backoff"
             child.restarts += 1
             self._on_change()
             await asyncio.sleep(verdict.backoff_s)
@@ -216,6 +250,8 @@ class Supervisor:
 
 def _cause(child: _Child) -> str:
     """The last error in a process' log; also the signal that ended it, because that leaves no error there."""
+    if child.problem:
+        return child.problem
     message = final_message(child.spec.log)
     last = f"its last error: {message}" if message else "its log is empty"
     code = child.process.returncode if child.process is not None else None

@@ -10,16 +10,18 @@ import pytest
 
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.core.ids import RunId
-from tidegate.launch.broker import BrokerEndpoint, new_token, process, wait_ready, write_config
+from tidegate.launch.broker import BrokerEndpoint, new_passwords, process, wait_ready, write_config
 from tidegate.launch.supervisor import Supervisor
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.ports import LOOPBACK, is_free, pick_ports, require_free
+from tidegate.wire.permissions import BOOTSTRAP
 from tidegate.wire.subjects import Topology
 
 pytestmark = pytest.mark.integration
 
 TOPOLOGY = Topology(RunId("a-run"))
+PASSWORDS = new_passwords()
 
 
 @pytest.fixture
@@ -30,16 +32,21 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 
 
 def start(supervisor: Supervisor, folder: Path) -> BrokerEndpoint:
-    broker = BrokerEndpoint(port=pick_ports(1)[0], token=new_token())
-    config = write_config(folder / "nats.conf", broker, server_name="a-run", store=folder / "nats")
+    broker = BrokerEndpoint(port=pick_ports(1)[0])
+    config = write_config(
+        folder / "nats.conf", broker.port, passwords=PASSWORDS, run_id="a-run", store=folder / "nats"
+    )
     supervisor.start(process(config, log=folder / "nats.log"))
     return broker
 
 
-async def connect(broker: BrokerEndpoint, *, token: str | None = None, timeout_s: float = 30.0) -> Bus:
+async def connect(
+    broker: BrokerEndpoint, *, user: str, password: str | None = None, timeout_s: float = 60.0
+) -> Bus:
     return await Bus.connect(
         broker.url,
-        token=broker.token if token is None else token,
+        user=user,
+        password=PASSWORDS[user] if password is None else password,
         name="test",
         topology=TOPOLOGY,
         clock=SystemClock(),
@@ -47,18 +54,25 @@ async def connect(broker: BrokerEndpoint, *, token: str | None = None, timeout_s
     )
 
 
-async def test_broker_serves_every_stream_of_the_table_to_holders_of_the_token_only(
+async def create_streams(broker: BrokerEndpoint) -> None:
+    bus = await connect(broker, user=BOOTSTRAP)
+    await bus.bootstrap(TOPOLOGY.streams(max_tasks=8))
+    await bus.close()
+
+
+async def test_broker_serves_every_stream_of_the_table_to_users_with_their_password_only(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
     broker = start(supervisor, tmp_path)
     await wait_ready(broker)
-    bus = await connect(broker)
-    await bus.bootstrap(TOPOLOGY.streams(max_tasks=8))
+    await create_streams(broker)
+    bus = await connect(broker, user="task-queue")
     await bus.publish(TOPOLOGY.tasks("default"), b"kept", message_id="1")
     await bus.close()
     assert list((tmp_path / "nats").rglob("*.blk"))
-    with pytest.raises(UnavailableError):
-        await connect(broker, token="guess", timeout_s=0.5)
+    for user, password in (("task-queue", "guess"), ("task-queue", PASSWORDS["actor"]), ("", "")):
+        with pytest.raises(UnavailableError):
+            await connect(broker, user=user, password=password, timeout_s=0.5)
 
 
 async def test_broker_that_was_killed_returns_on_its_port_with_its_messages(
@@ -66,8 +80,8 @@ async def test_broker_that_was_killed_returns_on_its_port_with_its_messages(
 ) -> None:
     broker = start(supervisor, tmp_path)
     await wait_ready(broker)
-    bus = await connect(broker)
-    await bus.bootstrap(TOPOLOGY.streams(max_tasks=8))
+    await create_streams(broker)
+    bus = await connect(broker, user="task-queue")
     await bus.publish(TOPOLOGY.tasks("default"), b"kept", message_id="1")
     pid = supervisor.view()[0].pid
     assert pid is not None
@@ -79,16 +93,17 @@ async def test_broker_that_was_killed_returns_on_its_port_with_its_messages(
     await bus.close()
 
 
-def test_broker_config_is_for_this_user_only(tmp_path: Path) -> None:
-    path = write_config(
-        tmp_path / "nats.conf", BrokerEndpoint(4222, new_token()), server_name="a", store=tmp_path / "nats"
-    )
+def test_broker_config_is_for_this_account_only_even_where_another_file_was(tmp_path: Path) -> None:
+    path = tmp_path / "nats.conf"
+    path.write_text("")
+    path.chmod(0o644)
+    write_config(path, 4222, passwords=PASSWORDS, run_id="a", store=tmp_path / "nats")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 async def test_broker_that_never_answers_is_named_with_its_log() -> None:
     with pytest.raises(UnavailableError, match=r"logs/nats-server\.log"):
-        await wait_ready(BrokerEndpoint(port=pick_ports(1)[0], token=""), timeout_s=0.1)
+        await wait_ready(BrokerEndpoint(port=pick_ports(1)[0]), timeout_s=0.1)
 
 
 def test_taken_port_is_refused_by_name() -> None:

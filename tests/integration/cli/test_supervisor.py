@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -9,8 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.processes import is_alive
 from tidegate.launch.log_tail import final_message
-from tidegate.launch.programs import ProcessSpec
+from tidegate.launch.programs import ProcessSpec, RunningProcess, start_program
+from tidegate.launch.restarts import CRASHES_MAX
 from tidegate.launch.supervisor import LOG_BYTES_MAX, ProcessView, Supervisor
 
 pytestmark = pytest.mark.integration
@@ -38,14 +41,6 @@ def view_of(supervisor: Supervisor, name: str) -> ProcessView:
 async def until(condition: Callable[[], bool]) -> None:
     while not condition():
         await asyncio.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
 
 
 @pytest.fixture
@@ -138,7 +133,8 @@ def test_processes_die_with_a_supervisor_that_is_killed(tmp_path: Path) -> None:
     source = f"""
 import asyncio, pathlib
 from tidegate.launch.log_tail import final_message
-from tidegate.launch.programs import ProcessSpec
+from tidegate.launch.programs import ProcessSpec, RunningProcess, start_program
+from tidegate.launch.restarts import CRASHES_MAX
 from tidegate.launch.supervisor import Supervisor
 
 async def main():
@@ -172,9 +168,9 @@ async def test_process_that_is_given_up_is_reported_with_its_last_error(
 
 
 async def test_signal_that_ends_a_process_for_good_is_named(supervisor: Supervisor, tmp_path: Path) -> None:
-    supervisor.start(program("killed", "import os; os.kill(os.getpid(), 9)", tmp_path))
+    supervisor.start(program("killed", "import os; os.kill(os.getpid(), 6)", tmp_path))
     await asyncio.wait_for(supervisor.failed.wait(), timeout=60)
-    assert "signal 9 (Killed) ended it; its log is empty" in str(supervisor.failure)
+    assert "signal 6 (Aborted) ended it; its log is empty" in str(supervisor.failure)
 
 
 async def test_replica_that_is_given_up_fails_the_platform_only_when_it_is_the_last(
@@ -193,3 +189,65 @@ async def test_replica_that_is_given_up_fails_the_platform_only_when_it_is_the_l
     supervisor.start(msgspec.structs.replace(fails, name="another", replica_of="environment"))
     await asyncio.wait_for(supervisor.failed.wait(), timeout=60)
     assert "another failed for good" in str(supervisor.failure)
+
+
+async def test_process_that_cannot_be_started_is_tried_again(tmp_path: Path) -> None:
+    attempts = 0
+
+    async def start(spec: ProcessSpec) -> RunningProcess:
+        nonlocal attempts
+        attempts += 1
+        if attempts <= 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return await start_program(spec)
+
+    supervisor = Supervisor(start=start)
+    supervisor.start(program("sleeper", SLEEPS, tmp_path))
+    await until(lambda: view_of(supervisor, "sleeper").state == "backoff")
+    assert "No space left" in supervisor.unstable()
+    await until(lambda: view_of(supervisor, "sleeper").pid is not None)
+    assert supervisor.failure is None
+    supervisor.kill_all()
+
+
+async def test_process_that_crashes_on_a_full_disk_is_started_until_there_is_space(tmp_path: Path) -> None:
+    full = True
+    supervisor = Supervisor(disk_full=lambda: full)
+    space = tmp_path / "space"
+    source = f"import pathlib, sys, time; time.sleep(600 if pathlib.Path({str(space)!r}).exists() else 0); sys.exit(1)"
+    supervisor.start(program("writer", source, tmp_path))
+    await until(
+        lambda: view_of(supervisor, "writer").restarts >= 5
+    )  # a run ends after 4 crashes before it is ready
+    assert supervisor.failure is None
+    space.touch()
+    full = False
+    await until(lambda: view_of(supervisor, "writer").pid is not None)
+    supervisor.kill_all()
+
+
+async def test_failure_of_the_supervision_of_a_process_ends_the_platform(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise RuntimeError("a defect")
+
+    supervisor = Supervisor(on_change=fail)
+    supervisor.start(program("sleeper", SLEEPS, tmp_path))
+    await asyncio.wait_for(supervisor.failed.wait(), timeout=60)
+    assert "The supervisor of sleeper failed" in str(supervisor.failure)
+    assert "a defect" in str(supervisor.failure)
+    supervisor.kill_all()
+
+
+async def test_process_that_is_killed_again_and_again_is_no_crash_loop(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
+    supervisor.start(program("sleeper", SLEEPS, tmp_path))
+    killed: set[int] = set()
+    while len(killed) <= CRASHES_MAX:  # none of its lives was ready, or long
+        await until(lambda: view_of(supervisor, "sleeper").pid not in (None, *killed))
+        pid = view_of(supervisor, "sleeper").pid
+        assert pid is not None
+        killed.add(pid)
+        os.kill(pid, signal.SIGKILL if len(killed) % 2 else signal.SIGTERM)
+    await until(lambda: view_of(supervisor, "sleeper").pid not in (None, *killed))
+    assert supervisor.failure is None

@@ -13,6 +13,7 @@ import msgspec
 import psutil
 import pytest
 
+from tests.support.processes import is_alive
 from tidegate.launch.fork_server.client import ForkedProcess, ServiceStarter
 from tidegate.launch.fork_server.kinds import LIGHT
 from tidegate.launch.fork_server.preloading import is_supported
@@ -54,7 +55,7 @@ async def supervisor(folder: Path) -> AsyncIterator[Supervisor]:
 
 
 def fork_server(folder: Path) -> ProcessSpec:
-    return fork_server_process(folder, LIGHT)
+    return fork_server_process(read_run_file(ROOT / "runs" / "cartpole.yaml", []), folder, LIGHT)
 
 
 def service(name: str, *, run_dir: Path, log: Path) -> ProcessSpec:
@@ -69,13 +70,6 @@ def view_of(supervisor: Supervisor, name: str) -> ProcessView:
 
 def pids_of(supervisor: Supervisor) -> list[int]:
     return [view.pid for view in supervisor.view() if view.pid is not None]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def title_of(pid: int) -> str:
@@ -221,3 +215,24 @@ async def test_fork_server_in_which_a_library_started_a_thread_forks_nothing(
     pid = await started(supervisor, spec)
     assert "tidegate.cli.main serve environment" in title_of(pid), "as a program instead"
     assert "2 threads" in (folder / "logs" / "fork-server.log").read_text(encoding="utf-8")
+
+
+def test_forked_child_shows_and_inherits_nothing_of_the_secrets_of_its_parent() -> None:
+    source = """
+import os, sys
+from pathlib import Path
+from tidegate.launch.fork_server.preloading import begin_child, prepare
+prepare()
+parent_pid = os.getpid()
+if os.fork() == 0:
+    begin_child(parent_pid, ("MINE",), title="tidegate child")
+    print(b"hidden-value" in Path("/proc/self/environ").read_bytes())
+    print("SOME_API_KEY" in os.environ, os.environ["MINE"], Path("/proc/self/cmdline").read_text()[:14], flush=True)
+    os._exit(0)
+os.wait()
+"""
+    environment = {**os.environ, "SOME_API_KEY": "hidden-value", "MINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", source], env=environment, capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert done.stdout.splitlines() == ["False", "False 1 tidegate child"]

@@ -9,7 +9,16 @@ import numpy as np
 
 from tidegate.cli.accounting import journal_path, ledger_path
 from tidegate.core.curriculum import CurriculumState
-from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
+from tidegate.core.ids import (
+    GroupId,
+    LineageName,
+    PolicyVersion,
+    RunId,
+    TaskId,
+    TrajectoryId,
+    task_id,
+    trajectory_at,
+)
 from tidegate.core.records import EpisodeEnd, StageTiming, Task, Trajectory, VersionSpan
 from tidegate.core.staleness import Fresh, Lineage, StalenessLimits
 from tidegate.launch.forking import CHECKPOINTS
@@ -21,7 +30,6 @@ from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.state import TrainingProgress
 from tidegate.learner.steps_log import StepLine, StepsLog
 from tidegate.task_queue.journal import open_journal
-from tidegate.task_queue.state import task_id, trajectory_at
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import ArrivedMessage
 from tidegate.trajectory_store.store import Store

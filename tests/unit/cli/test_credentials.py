@@ -3,13 +3,19 @@
 import base64
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 import pytest
 
 from tidegate.admission.kubernetes.api import MERGE_PATCH, Api, error_of
-from tidegate.cli.credentials import ATTEMPTS, fill, fill_secret, missing_passwords
+from tidegate.cli.credentials import ATTEMPTS, Missing, fill, fill_secret, missing_passwords
 from tidegate.core.errors import ConflictError, UnavailableError
+
+
+def passwords(keys: Sequence[str]) -> Missing:
+    """A Secret that needs a password under each key."""
+    return partial(missing_passwords, keys=keys)
 
 
 class Secret:
@@ -29,7 +35,7 @@ class Secret:
         return dict(self.data), str(self.version)
 
     async def write(self, made: Mapping[str, str], version: str) -> None:
-        """Add, if nobody wrote since ``version``."""
+        """Add, if no other writer came since ``version``."""
         if version != str(self.version):
             raise ConflictError("The Secret was changed meanwhile")
         self.data |= made
@@ -77,9 +83,9 @@ def test_passwords_are_different_and_safe_in_a_configuration() -> None:
 
 async def test_second_job_changes_nothing() -> None:
     secret = Secret({})
-    assert await fill(secret.read, secret.write, keys=["a", "b"], retry_s=0.0) == ["a", "b"]
+    assert await fill(secret.read, secret.write, missing=passwords(["a", "b"]), retry_s=0.0) == ["a", "b"]
     before = dict(secret.data)
-    assert await fill(secret.read, secret.write, keys=["a", "b"], retry_s=0.0) == []
+    assert await fill(secret.read, secret.write, missing=passwords(["a", "b"]), retry_s=0.0) == []
     assert (secret.data, secret.writes) == (before, 1)
 
 
@@ -92,19 +98,21 @@ async def test_who_writes_first_wins_and_the_other_fills_the_rest() -> None:
             await secret.write({"a": "theirs"}, "1")
         return seen
 
-    assert await fill(read_and_be_overtaken, secret.write, keys=["a", "b"], retry_s=0.0) == ["b"]
+    assert await fill(read_and_be_overtaken, secret.write, missing=passwords(["a", "b"]), retry_s=0.0) == [
+        "b"
+    ]
     assert secret.data["a"] == "theirs"
 
 
 async def test_role_that_is_not_in_force_yet_is_waited_for() -> None:
     secret = Secret({}, [UnavailableError("not allowed (yet)") for _ in range(3)])
-    assert await fill(secret.read, secret.write, keys=["a"], retry_s=0.0) == ["a"]
+    assert await fill(secret.read, secret.write, missing=passwords(["a"]), retry_s=0.0) == ["a"]
 
 
 async def test_server_that_never_answers_ends_the_job_with_its_reason() -> None:
     secret = Secret({}, [UnavailableError("nobody there") for _ in range(ATTEMPTS)])
     with pytest.raises(UnavailableError, match="could not be filled") as raised:
-        await fill(secret.read, secret.write, keys=["a"], retry_s=0.0)
+        await fill(secret.read, secret.write, missing=passwords(["a"]), retry_s=0.0)
     assert "nobody there" in raised.value.why
     assert secret.writes == 0
 
@@ -113,7 +121,7 @@ async def test_server_that_never_answers_ends_the_job_with_its_reason() -> None:
 async def test_secret_is_read_and_patched_where_it_lacks_a_key(refusals: tuple[int, ...]) -> None:
     server = Server({"a": base64.b64encode(b"kept").decode()}, refusals)
     made = await fill_secret(
-        Api(server, field_manager="me"), "users", namespace="rl", keys=["a", "b"], retry_s=0.0
+        Api(server, field_manager="me"), "users", namespace="rl", missing=passwords(["a", "b"]), retry_s=0.0
     )
     assert made == ["b"]
     assert server.data is not None
@@ -128,7 +136,10 @@ async def test_secret_is_read_and_patched_where_it_lacks_a_key(refusals: tuple[i
 
 async def test_secret_without_data_gets_every_key() -> None:
     server = Server(None)
-    assert await fill_secret(Api(server), "users", namespace="rl", keys=["a", "b"]) == ["a", "b"]
+    assert await fill_secret(Api(server), "users", namespace="rl", missing=passwords(["a", "b"])) == [
+        "a",
+        "b",
+    ]
     assert server.data is not None
     assert set(server.data) == {"a", "b"}
 
@@ -136,5 +147,5 @@ async def test_secret_without_data_gets_every_key() -> None:
 async def test_reason_of_the_last_refusal_is_reported() -> None:
     server = Server({}, [403] * ATTEMPTS)
     with pytest.raises(UnavailableError, match="could not be filled") as raised:
-        await fill_secret(Api(server), "users", namespace="rl", keys=["a"], retry_s=0.0)
+        await fill_secret(Api(server), "users", namespace="rl", missing=passwords(["a"]), retry_s=0.0)
     assert "denies GET" in raised.value.why

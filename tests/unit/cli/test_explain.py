@@ -69,3 +69,14 @@ def test_explain_of_a_stopped_run_prices_its_fix_by_the_run_file(
     assert answer["advice"]["best"]["added_usd_per_h"] == 1.5
     assert answer["advice"]["best"]["usd_per_million"] < answer["advice"]["usd_per_million"]
     assert "learner" in answer["advice"]["why_not"]
+
+
+def test_explain_begins_with_a_full_disk() -> None:
+    found = diagnose(window())
+    answer = BottleneckReport(found.bottleneck, found.sentence, found.fix, window().numbers(), "")
+    console = Console(width=200, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
+    console.print(render(answer, advise(window()), disk="disk full: 0.0 MB left"))
+    assert console.export_text().splitlines()[0].strip().split(maxsplit=1) == [
+        "disk",
+        "disk full: 0.0 MB left",
+    ]

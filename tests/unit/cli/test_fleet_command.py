@@ -93,10 +93,10 @@ def test_run_folder_is_predicted_from_its_books(tmp_path: Path, capsys: pytest.C
     (tmp_path / "learner" / "steps.jsonl").write_text("\n".join(json.dumps(step) for step in steps))
     assert run(["sim", "--from-run", str(tmp_path), "--horizon", "20", "--json"]) == 0
     prediction = printed(capsys)
-    # Two actors, as its run file says, with rollouts of 10 ms: more than an update of two every 50 ms can take.
+    # Two actors, as its run file says, with rollouts of 10 ms: more than an update of one every 50 ms can take.
     assert prediction["actors"] == 2
     assert prediction["measured_per_s"] == pytest.approx(10)
-    assert prediction["predicted_per_s"] == pytest.approx(40, rel=0.02)
+    assert prediction["predicted_per_s"] == pytest.approx(20, rel=0.02)
     assert run(["sim", "--from-run", str(tmp_path), "--horizon", "20"]) == 0
     assert "predicted" in capsys.readouterr().out
 

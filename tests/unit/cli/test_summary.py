@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.unit.cli.run_folder import write_accounting, write_run
+from tidegate.cli.accounting import accounting_or_error
 from tidegate.cli.up.summary import (
     Summary,
     lag_summary,
@@ -18,6 +19,7 @@ from tidegate.cli.up.summary import (
     summarise,
     write_summary,
 )
+from tidegate.core.errors import CorruptionError, NotFoundError
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.session import CounterReading, EndedBy, RunOutcome, RunSession
 from tidegate.launch.targets import parse_target
@@ -46,7 +48,9 @@ def session_of(folder: Path, *, target: str = "mean_return>=475") -> RunSession:
 
 def summary_of(folder: Path, *, ended_by: EndedBy = "target", target: str = "mean_return>=475") -> Summary:
     outcome = msgspec.structs.replace(OUTCOME, ended_by=ended_by)
-    return summarise(session_of(folder, target=target), outcome, report=folder / "report.html")
+    return summarise(
+        session_of(folder, target=target), outcome, accounting_or_error(folder), report=folder / "report.html"
+    )
 
 
 def test_rates_are_taken_from_the_first_gradient_to_the_end_of_training(tmp_path: Path) -> None:
@@ -87,7 +91,8 @@ def test_evaluation_has_a_row_of_its_own(tmp_path: Path) -> None:
         "evaluation_episodes": 16.0,
     }
     outcome = msgspec.structs.replace(OUTCOME, values=values)
-    summary = summarise(session_of(tmp_path), outcome, report=tmp_path / "report.html")
+    problem = NotFoundError("there is no ledger")
+    summary = summarise(session_of(tmp_path), outcome, problem, report=tmp_path / "report.html")
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(render_summary(summary))
     assert "mean return 490, 420 to 500, of 16 greedy episodes" in console.export_text()
@@ -139,3 +144,12 @@ def test_lag_summary_equals_the_one_of_all_lags_in_a_row(trained_by_lag: dict[in
 
 def test_nothing_trained_has_no_lag() -> None:
     assert lag_summary({}, max_lag=4) is None
+
+
+def test_damaged_summary_is_an_error_with_a_sentence(tmp_path: Path) -> None:
+    write_accounting(tmp_path)
+    write_summary(tmp_path, summary_of(tmp_path))
+    path = tmp_path / "summary.json"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CorruptionError, match=r"summary\.json cannot be read.*tidegate audit"):
+        read_summary(tmp_path)

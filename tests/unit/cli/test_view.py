@@ -7,9 +7,10 @@ from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.cli.up.screen import line
 from tidegate.cli.up.view import WIDTH_MIN, clock, draw, number, problems_line
 from tidegate.launch.board import Board
-from tidegate.launch.live_run import SUPERVISOR, LiveRun
+from tidegate.launch.live_run import LiveRun
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.targets import parse_target
+from tidegate.wire.permissions import SUPERVISOR
 from tidegate.wire.stats import ServiceStats
 
 NOW_S = 1_000.0

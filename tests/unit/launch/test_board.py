@@ -1,5 +1,7 @@
+from typing import Any
+
 from tidegate.catalogue import actor as actor_stats
-from tidegate.launch.board import HISTORY_MAX, RATE_SNAPSHOTS, Board, drops
+from tidegate.launch.board import HISTORY_MAX, INSTANCES_MAX, RATE_SNAPSHOTS, Board, drops
 from tidegate.wire.stats import ServiceStats
 
 
@@ -28,6 +30,31 @@ def test_counters_are_summed_and_gauges_averaged_over_instances() -> None:
     board.put(snapshot("actor-1", steps_total=30, weight_pull_ms=4))
     assert board.values()["steps_total"] == 40
     assert board.values()["weight_pull_ms"] == 3
+
+
+def test_invented_instances_are_left_out_beyond_the_bound() -> None:
+    board = Board()
+    for number in range(INSTANCES_MAX + 10):
+        board.put(snapshot(f"actor-{number}", steps_total=1))
+    board.put(snapshot("actor-0", steps_total=3))
+    assert board.values()["steps_total"] == INSTANCES_MAX + 2
+
+
+def test_counters_of_a_replaced_actor_stay_in_the_sums() -> None:
+    board = Board()
+    faults: dict[str, Any] = {"environment_faults.hung_total": 1.0}
+    board.put(snapshot("actor-0", steps_total=10, busy_tasks=2, **faults))
+    board.put(snapshot("actor-0", started_at_s=5.0, steps_total=1, busy_tasks=1))
+    assert board.values()["environment_faults.hung_total"] == 1
+    assert board.values()["steps_total"] == 11
+    assert board.values()["busy_tasks"] == 1
+
+
+def test_counters_of_a_service_that_keeps_them_are_not_counted_again_after_its_restart() -> None:
+    board = Board()
+    board.put(snapshot("learner", trained_trajectories_total=10))
+    board.put(snapshot("learner", started_at_s=5.0, trained_trajectories_total=12))
+    assert board.values()["trained_trajectories_total"] == 12
 
 
 def evaluated(instance: str, version: str, **values: float) -> ServiceStats:

@@ -53,7 +53,7 @@ def test_credentials_come_from_the_environment_and_reach_the_settings(mounted: P
     record, plan = read_plan(mounted)
     settings = settings_of(mounted, record, plan.file)
     assert settings.broker_url == "nats://demo-nats:4222"
-    assert (settings.broker_user, settings.broker_password, settings.broker_token) == ("actor", "secret", "")
+    assert (settings.broker_user, settings.broker_password) == ("actor", "secret")
     assert "secret" not in settings.broker_url
 
 

@@ -1,11 +1,13 @@
 """A line for each event; in a cluster a JSON object with its origin and its trace."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
+from tests.support.disks import FULL
 from tidegate.launch.log_lines import log_json_lines, log_plain_lines
 from tidegate.runtime.rpc import trace_context
 
@@ -39,3 +41,17 @@ def test_json_lines_say_who_speaks_and_in_which_trace(capsys: pytest.CaptureFixt
     )
     assert first["trace_id"] == "0af7651916cd43dd8448eb211c80319c"
     assert "trace_id" not in second
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="the system has no /dev/full")
+def test_line_that_a_full_disk_refuses_is_lost_and_raises_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FULL.open("w") as full:
+        with pytest.raises(OSError, match="No space"):
+            print("x", file=full, flush=True)
+        monkeypatch.setattr("sys.stdout", full)
+        log_plain_lines()
+        for number in range(10_000):  # more than any buffer
+            structlog.get_logger("x").info("step_made", number=number)
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()

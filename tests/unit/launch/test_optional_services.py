@@ -67,7 +67,7 @@ def test_record_of_a_run_that_began_before_there_was_such_a_service_can_be_serve
 
 def test_it_is_forked_where_no_torch_is_loaded(tmp_path: Path) -> None:
     plan = read_run_file(CARTPOLE, NEEDED)
-    process = service_process(plan, tmp_path, "inference", index=0, instance="inference")
+    process = service_process(plan, tmp_path, "inference", index=0, instance="inference", password="p")
     assert "torch" not in process.fork_server
     assert process.modules == ["tidegate.inference.main"]
 

@@ -182,7 +182,6 @@ def test_python_objects_in_yaml_are_refused(tmp_path: Path) -> None:
     [
         ("policy.kind=char_lm", "The auto engine cannot run char_lm on segments"),
         ("workload.num_samples=2", "a segment is one trajectory"),
-        ("trajectory_store.max_resident_trajectories=1", "the learner would wait forever"),
         (
             "actor.engine=text_generation",
             "set actor.engine to auto, and policy.kind to a network of this workload",
@@ -201,8 +200,14 @@ def test_settings_that_cannot_work_together_are_refused_with_the_reason(override
     assert reason in refusal(override)
 
 
+def test_store_without_room_for_a_batch_is_refused() -> None:
+    overrides = ("batch_size=2", "trajectory_store.max_resident_trajectories=1")
+    assert "the learner would wait forever" in refusal(*overrides)
+
+
 def test_a2c_makes_one_update_of_its_data() -> None:
     overrides = (
+        "batch_size=2",
         "learner.updates_per_version=2",
         "learner.actor_critic={objective: a2c, epochs: 1, minibatches: 1}",
     )

@@ -18,6 +18,7 @@ from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.launch.run_file import read_run_file
 from tidegate.runtime.files import replace_file
+from tidegate.runtime.parent_death import dies_with_this_process
 
 SEEDS_MAX = 1000
 # The services of a run that reached its limit drain, and its report is written.
@@ -115,6 +116,7 @@ def _train(
         text=True,
         check=False,
         timeout=timeout_s,
+        preexec_fn=dies_with_this_process(),  # it allocates and imports nothing
     )
     if read_summary(where) is None:
         raise ConfigError(

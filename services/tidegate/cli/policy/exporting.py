@@ -8,6 +8,8 @@ Metadata are texts by these keys:
   ``wrappers``, ``frame_stack``, as JSON.
 - ``tidegate.environment`` (segments): the spaces of observations and actions, as JSON; null is a missing bound.
 - ``tidegate.base_digest`` (adapters): the digest of the model that they belong to (``tidegate model``).
+- ``tidegate.audit`` and ``tidegate.ledger_head``: the run's accounting at this moment, and the newest digest of its
+  ledger's hash chain, which ``tidegate audit --verify --head`` takes. Missing where the ledger is not in the folder.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,10 +20,13 @@ import msgspec
 import numpy as np
 import safetensors.numpy
 
+from tidegate.cli.accounting import ledger_path, read_accounting
+from tidegate.cli.audit import one_line
 from tidegate.cli.policy.stored import StoredPolicy
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.spaces import description_to_json
 from tidegate.runtime.files import replace_file
+from tidegate.trajectory_store.verifying import read_head
 
 FORMAT = "1"
 PREPROCESSING = ("env", "env_kwargs", "wrappers", "frame_stack")
@@ -41,6 +46,9 @@ def metadata_of(stored: StoredPolicy) -> dict[str, str]:
     }
     if workload.kind == "segments":
         texts["tidegate.environment"] = description_to_json(stored.description()).decode()
+    if ledger_path(stored.folder).is_file():
+        texts["tidegate.audit"] = one_line(read_accounting(stored.folder))
+        texts["tidegate.ledger_head"] = read_head(ledger_path(stored.folder))
     if stored.base_digest:
         texts["tidegate.base_digest"] = stored.base_digest
     return texts

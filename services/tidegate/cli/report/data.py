@@ -13,13 +13,13 @@ from tidegate.cli.accounting import RunAccounting, journal_path, ledger_path, re
 from tidegate.cli.samples import numbers, read_samples
 from tidegate.cli.up.history import read_steps
 from tidegate.cli.up.summary import read_summary
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import CorruptionError, TidegateError
 from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.task_queue.journal_file import admitted_by_slice, first_admission_s
-from tidegate.trajectory_store.timeline import last_event_s, read_timeline
+from tidegate.trajectory_store.timeline import first_kept_s, last_event_s, num_folded_rows, read_timeline
 
 Points = list[tuple[float, float]]
 
@@ -46,6 +46,7 @@ class RunData(msgspec.Struct, frozen=True):
     accounting: RunAccounting | None
     steps: list[dict[str, Any]]
     started_at_s: float
+    num_folded: int
     flow: WorkFlow
     samples: list[tuple[float, dict[str, float]]]
     evaluated: list[dict[str, Any]]
@@ -103,10 +104,11 @@ def read_run(folder: Path) -> RunData:
     return RunData(
         record=record,
         plan=plan,
-        summary=read_summary(folder) or {},
+        summary=_summary(folder),
         accounting=accounting,
         steps=steps,
         started_at_s=started_at_s,
+        num_folded=num_folded_rows(ledger_path(folder)) if accounting else 0,
         flow=flow,
         samples=[(float(sample["at_s"]), numbers(sample)) for sample in read_samples(folder)],
         evaluated=list(read_events(folder, "evaluation")),
@@ -121,12 +123,19 @@ def _read_flow(folder: Path, *, fallback_s: float) -> tuple[float, WorkFlow]:
     start_s, end_s = first_admission_s(journal), last_event_s(ledger)
     if start_s is None or end_s is None:
         return fallback_s, _EMPTY
+    # The series begin with the oldest row that was not folded.
+    start_s = max(start_s, first_kept_s(ledger) or start_s)
     slice_s = max(SLICE_S_MIN, (end_s - start_s) / SLICES)
     timeline = read_timeline(ledger, start_s=start_s, slice_s=slice_s)
     admitted = admitted_by_slice(journal, start_s=start_s, slice_s=slice_s)
     counts = {**timeline.events, "admitted": admitted}
     num_slices = int((end_s - start_s) / slice_s) + 1
-    totals = {name: _cumulative(by_slice, num_slices) for name, by_slice in counts.items()}
+    admitted_before = sum(count for index, count in admitted.items() if index < 0)
+    before = {"admitted": max(0, admitted_before - timeline.num_folded)}
+    totals = {
+        name: _cumulative(by_slice, num_slices, before=before.get(name, 0))
+        for name, by_slice in counts.items()
+    }
     times = [(index + 1) * slice_s for index in range(num_slices)]
 
     def between(earlier: str, later: str) -> Points:
@@ -152,8 +161,8 @@ def _read_flow(folder: Path, *, fallback_s: float) -> tuple[float, WorkFlow]:
     )
 
 
-def _cumulative(by_slice: dict[int, int], num_slices: int) -> list[int]:
-    total = 0
+def _cumulative(by_slice: dict[int, int], num_slices: int, *, before: int) -> list[int]:
+    total = before
     sums: list[int] = []
     for index in range(num_slices):
         total += by_slice.get(index, 0)
@@ -175,3 +184,11 @@ def _rates(by_slice: dict[int, int], num_slices: int, *, slice_s: float) -> Poin
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    """The summary; empty before the run ended, or if the file is damaged: the report plots the other files."""
+    try:
+        return read_summary(folder) or {}
+    except CorruptionError:
+        return {}

@@ -165,6 +165,8 @@ def _audit(run: RunData) -> str:
         for line in lines_of(audit)
     )
     problems = "".join(f"<p>{_text(problem)}</p>" for problem in audit.problems)
+    if run.num_folded:
+        problems += f"<p>The rows of {run.num_folded:,} trajectories were folded; series begin with the oldest row.</p>"
     return (
         '<section class="wide"><h2>Audit: journal against ledger</h2>'
         f'<table><tr><th>trajectories</th><th class="number">count</th><th></th></tr>{body}</table>{problems}</section>'

@@ -12,12 +12,13 @@ from rich.text import Text
 
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
-from tidegate.cli.accounting import RunAccounting, read_accounting
+from tidegate.cli.accounting import RunAccounting
 from tidegate.cli.audit import one_line
 from tidegate.cli.up.view import clock, number
 from tidegate.core.audit import Audit
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import CorruptionError, TidegateError
 from tidegate.launch.session import RunOutcome, RunSession
+from tidegate.runtime.files import replace_file
 
 SUMMARY_JSON = "summary.json"
 ENDINGS: dict[str, str] = {
@@ -82,15 +83,13 @@ class Summary(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
 
-def summarise(session: RunSession, outcome: RunOutcome, *, report: Path) -> Summary:
-    """Audit a run that ended and summarise it."""
+def summarise(
+    session: RunSession, outcome: RunOutcome, audited: RunAccounting | TidegateError, *, report: Path
+) -> Summary:
+    """Summarise a run that ended. ``audited``: its accounting, or why there is none."""
     notes = list(outcome.notes)
-    accounting: RunAccounting | None = None
-    try:
-        accounting = read_accounting(session.folder)
-        audit_line = one_line(accounting)
-    except TidegateError as error:
-        audit_line = str(error)
+    accounting = None if isinstance(audited, TidegateError) else audited
+    audit_line = str(audited) if isinstance(audited, TidegateError) else one_line(audited)
     first, last, values = outcome.first, outcome.last, outcome.values
     reached = outcome.ended_by == "target"
     steps, seconds, cpu_s = (
@@ -154,17 +153,32 @@ def lag_summary(trained_by_lag: dict[int, int], *, max_lag: int) -> LagSummary |
 
 
 def write_summary(folder: Path, summary: Summary) -> None:
-    """Write ``summary.json``."""
+    """Write ``summary.json``, whole or not at all.
+
+    Raises:
+        OSError: the disk is full.
+    """
     text = msgspec.json.format(msgspec.json.encode(summary), indent=2)
-    (folder / SUMMARY_JSON).write_bytes(text + b"\n")
+    replace_file(folder / SUMMARY_JSON, text + b"\n")
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
-    """``summary.json`` of a folder; None before its run ended."""
+    """``summary.json`` of a folder; None before its run ended.
+
+    Raises:
+        CorruptionError: the file is damaged.
+    """
+    path = folder / SUMMARY_JSON
     try:
-        return msgspec.json.decode((folder / SUMMARY_JSON).read_bytes())
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
     except FileNotFoundError:
         return None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptionError(
+            f"{path} cannot be read",
+            why=str(error),
+            fix=f"the run's data is apart from it: see `tidegate audit --dir {folder}` and `tidegate report`",
+        ) from error
 
 
 def render_summary(summary: Summary) -> Panel:

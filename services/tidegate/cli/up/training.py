@@ -6,8 +6,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tidegate.cli.accounting import accounting_or_error
 from tidegate.cli.up.screen import LineScreen, LiveScreen
-from tidegate.cli.up.summary import Summary, render_summary, summarise, write_summary
+from tidegate.cli.up.summary import SUMMARY_JSON, Summary, render_summary, summarise, write_summary
+from tidegate.core.errors import CorruptionError, TidegateError
 from tidegate.launch import run_folder as folders
 from tidegate.launch import usage
 from tidegate.launch.live_run import Screen
@@ -34,19 +36,25 @@ def train(
     """Run the platform in its folder and print its summary; returns whether it succeeded.
 
     Raises:
-        ConfigError: another process uses the folder, or a dataset or model cannot be prepared.
+        FolderInUseError: another process uses the folder.
+        ConfigError: a dataset or model cannot be prepared.
+        CorruptionError: the run ended, and its journal or ledger cannot be read; its summary is printed before.
         PreflightError: the environment, its settings or the policy cannot work.
     """
     session = RunSession(folder, record, plan, target, limit_s, usage.started_at_s())
     lock = folders.lock(folder)
     try:
+        folder.chmod(0o700)  # it may have existed, open to all users of the machine
         prepare_model(plan)
         write_datasets(plan, folder / "data")
         outcome = run_to_end(session, _screen(headless=headless or json), preflight)
-        summary = summarise(session, outcome, report=folder / folders.REPORT_HTML)
+        accounting = accounting_or_error(folder)
+        summary = summarise(session, outcome, accounting, report=folder / folders.REPORT_HTML)
         _finish(folder, summary, json=json)
     finally:
         os.close(lock)
+    if isinstance(accounting, CorruptionError):
+        raise accounting
     return summary.succeeded
 
 
@@ -56,9 +64,16 @@ def _screen(*, headless: bool) -> Screen:
 
 
 def _finish(folder: Path, summary: Summary, *, json: bool) -> None:
-    write_summary(folder, summary)
     # Plots need more memory than the supervisor: they load when no process is left to supervise.
-    load("tidegate.cli.report.command:write_report")(folder)
+    write_report = load("tidegate.cli.report.command:write_report")
+    for name, write in (
+        (SUMMARY_JSON, lambda: write_summary(folder, summary)),
+        (folders.REPORT_HTML, lambda: write_report(folder)),
+    ):
+        try:
+            write()
+        except (OSError, TidegateError) as error:  # a full disk, or what the audit reports
+            sys.stderr.write(f"tidegate: {name} was not written: {error}\n")
     Console().print(render_summary(summary), highlight=False)
     if summary.problem:
         sys.stderr.write(f"tidegate: {summary.problem}\n")

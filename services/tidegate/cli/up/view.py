@@ -18,9 +18,10 @@ from tidegate.catalogue.services import DECLARED
 from tidegate.cli.up.chart import bar, block_rows, resample
 from tidegate.cli.up.loop_diagram import draw_loop
 from tidegate.launch.board import Board, drops
-from tidegate.launch.live_run import BROKER, SUPERVISOR, TRAINING, LiveRun
+from tidegate.launch.live_run import BROKER, TRAINING, LiveRun, disk_problem_of
 from tidegate.launch.services import SERVICES, instances
 from tidegate.launch.targets import unknown_statistic_hint
+from tidegate.wire.permissions import SUPERVISOR
 from tidegate.wire.stats import ServiceStats
 
 WIDTH_MIN = 72
@@ -192,7 +193,9 @@ def slos_line(board: Board) -> str:
 
 
 def problems_line(board: Board) -> str:
-    """What went wrong in actors, from admission; before it reports that, or without it, from the actors themselves."""
+    """What is wrong: a full disk, from the supervisor; else with actors, from admission or the actors themselves."""
+    if problem := disk_problem_of(board):
+        return problem
     stats = next(iter(board.of("admission")), None)
     if stats is not None and (problems := stats.labels.get(admission_stats.ACTOR_PROBLEMS)):
         return problems
@@ -211,7 +214,7 @@ def problems_line(board: Board) -> str:
 def _problems(board: Board, *, width: int) -> list[Text]:
     lines = wrap(problems_line(board), width=width - 10)[:PROBLEM_LINES_MAX]
     return [
-        Text.assemble((f"{' actors' if index == 0 else '':<10}", BOLD), (text, WARN))
+        Text.assemble((f"{' problem' if index == 0 else '':<10}", BOLD), (text, WARN))
         for index, text in enumerate(lines)
     ]
 

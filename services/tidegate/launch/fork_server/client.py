@@ -139,7 +139,7 @@ async def _start_server_program(spec: ProcessSpec) -> _Server:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [*spec.command, str(theirs.fileno())]
-        program = ProcessSpec(spec.name, command, spec.log, spec.environment)
+        program = ProcessSpec(spec.name, command, spec.log, spec.environment, spec.inherits)
         return _Server(await start_program(program, descriptors=[theirs.fileno()]), ours)
 
 

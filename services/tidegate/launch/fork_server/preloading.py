@@ -11,7 +11,10 @@ import sys
 from importlib import import_module
 from typing import NoReturn
 
-from tidegate.launch.fork_server.kinds import PRELOADED
+from setproctitle import setproctitle
+
+from tidegate.launch.fork_server.kinds import PRELOADED, title_of
+from tidegate.launch.inherited_environment import inherited
 from tidegate.runtime.lean_imports import load_lean_libraries
 from tidegate.runtime.parent_death import adopt_orphans, guard
 from tidegate.runtime.threads import num_threads
@@ -43,8 +46,10 @@ def prepare() -> None:
     gc.disable()
 
 
-def fork_servers_first() -> None:
+def fork_servers_first(pass_env: tuple[str, ...]) -> None:
     """Fork the fork servers, once ``load_shared`` has returned; the caller becomes the supervisor.
+
+    ``pass_env``: the variables that they inherit by name.
 
     Does nothing where a fork would not be safe: on other systems, or if a library has started a thread. Does not
     return in the forked services, which run and exit.
@@ -55,7 +60,7 @@ def fork_servers_first() -> None:
     gc.collect()
     gc.freeze()
     for name in PRELOADED:
-        _fork_server(name)
+        _fork_server(name, pass_env)
 
 
 def take_fork_server(name: str) -> tuple[int, socket.socket] | None:
@@ -90,7 +95,7 @@ def serve_forks(name: str, control: socket.socket, *, supervisor_pid: int) -> No
     end_process(main(arguments))
 
 
-def _fork_server(name: str) -> None:
+def _fork_server(name: str, pass_env: tuple[str, ...]) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     supervisor_pid = os.getpid()
     pid = os.fork()
@@ -101,16 +106,23 @@ def _fork_server(name: str) -> None:
     ours.close()
     while _made:
         _made.popitem()[1][1].close()
-    begin_child(supervisor_pid)
+    begin_child(supervisor_pid, pass_env, title=title_of(name))
     serve_forks(name, theirs, supervisor_pid=supervisor_pid)
 
 
-def begin_child(supervisor_pid: int) -> None:
+def begin_child(supervisor_pid: int, pass_env: tuple[str, ...], *, title: str) -> None:
     """In a process that was just forked: a session of its own, without standard input, killed with the supervisor.
+
+    Its environment is what a process of a run inherits, besides the variables ``pass_env``. Its ``title`` is written
+    over the parent's environment, which the system would show as its own.
 
     Ends the process where the supervisor is gone already.
     """
     os.setsid()
+    setproctitle(title)
+    kept = inherited(os.environ, pass_env)
+    os.environ.clear()
+    os.environ.update(kept)
     if not guard(supervisor_pid, signal.SIGKILL):
         os._exit(1)
     null = os.open(os.devnull, os.O_RDONLY)

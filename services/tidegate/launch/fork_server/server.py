@@ -40,7 +40,7 @@ class ForkServer:
 
     def run(self) -> list[str]:
         """Serve requests. Returns in a forked service: the arguments of ``tidegate serve``; otherwise it exits."""
-        setproctitle(title_of(self._name))
+        setproctitle(title_of(self._name))  # where it was started as a program
         # What is loaded here lives as long as the process; a service collects garbage again.
         gc.disable()
         while True:

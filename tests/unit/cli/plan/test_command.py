@@ -88,7 +88,7 @@ def test_plan_from_a_run_takes_what_stages_do_while_they_do_not_wait(
     loop = found["loop"]
     assert loop["actor_rate"] == pytest.approx(4.0, rel=1e-6), "2/s each at half of the time"
     assert loop["learner_rate"] == pytest.approx(5.0)
-    assert (loop["num_actors"], loop["num_environments"], loop["batch_size"], loop["max_lag"]) == (2, 0, 2, 4)
+    assert (loop["num_actors"], loop["num_environments"], loop["batch_size"], loop["max_lag"]) == (2, 0, 1, 4)
     measured = found["measured"]
     assert measured["throughput_per_s"] == pytest.approx(4.0)
     assert measured["rollout_mean_s"] == pytest.approx(0.01, rel=1e-3)

@@ -1,0 +1,1 @@
+"""``tidegate replay``: recomputes the updates of a run and compares them with what the run kept."""

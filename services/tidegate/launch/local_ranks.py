@@ -1,0 +1,126 @@
+"""The ranks of a learner on one machine: forked together, ended together.
+
+Consumes exits of the ranks and signals; produces one exit code; waits for the first rank that ends; unblocked by it. No
+rank is restarted alone: when one fails the others are ended, and the supervisor restarts all of them.
+
+The ranks meet in a file of a folder that only this user may enter, and exchange tensors over loopback. There is no
+server that strangers could reach, and nothing is unpickled: torchrun, which this replaces, offers a store on all
+interfaces and unpickles what it finds there.
+"""
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from setproctitle import getproctitle, setproctitle
+
+from tidegate.core.errors import ConfigError
+from tidegate.launch.fork_server.kinds import LEARNER
+from tidegate.learner.ranks.membership import STORE_VARIABLE
+from tidegate.runtime.parent_death import guard
+from tidegate.runtime.threads import num_threads
+
+# A rank detects the end of another at its next exchange, which the heartbeat starts every two seconds; the time is for
+# it to log which rank was lost and to end by itself.
+FAILED_GRACE_S = 5.0
+# On top of the drain timeout, for what follows a drain in the lifecycle.
+ENDED_GRACE_S = 5.0
+EXIT_HUNG = 1
+# Interfaces of the loopback network, by the names that Linux and the BSDs use.
+LOOPBACK_INTERFACES = ("lo", "lo0")
+_FOLDER_PREFIX = "rendezvous-"
+
+
+def num_ranks_of(service: str, config: Any) -> int:
+    """How many processes one instance of a service has."""
+    return config.ranks if service == LEARNER else 1
+
+
+def run_ranks(count: int, run: Callable[[], int], *, folder: Path, drain_timeout_s: float) -> int:
+    """Fork ``count`` ranks that each call ``run``. In a rank: its result. In the caller: the first failing exit code.
+
+    ``folder`` holds the file in which the ranks meet, while they live. ``drain_timeout_s``: how long a rank may drain
+    after another ended cleanly. When a signal ended a rank, the same signal ends this process, so that the supervisor
+    learns what happened.
+
+    Raises:
+        ConfigError: a library has started a thread here, which a fork would not have.
+    """
+    if sys.platform.startswith("linux") and num_threads() > 1:
+        raise ConfigError(
+            f"The process that starts {count} ranks has {num_threads()} threads",
+            why="a fork would lose all but one of them",
+            fix="unset what makes Python start threads at its start, or set learner.ranks to 1",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{_FOLDER_PREFIX}*"):  # of a group that was killed with its launcher
+        shutil.rmtree(left, ignore_errors=True)
+    place = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=folder))  # mode 0700
+    launcher_pid = os.getpid()
+    pids: list[int] = []
+    for rank in range(count):
+        pid = os.fork()
+        if pid == 0:
+            if not guard(launcher_pid, signal.SIGKILL):
+                os._exit(1)
+            _become_rank(rank, count, store=place / "store")
+            return run()
+        pids.append(pid)
+    setproctitle(f"{getproctitle()} ({count} ranks)")
+    try:
+        code = asyncio.run(_wait(pids, end_timeout_s=drain_timeout_s + ENDED_GRACE_S))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    if code < 0:
+        os.kill(os.getpid(), -code)
+    return code
+
+
+def _become_rank(rank: int, count: int, *, store: Path) -> None:
+    """Set what ``learner.ranks`` and the libraries of the exchange read."""
+    setproctitle(f"{getproctitle()} (rank {rank} of {count})")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count))
+    os.environ[STORE_VARIABLE] = str(store.resolve())
+    interface = next(name for _, name in socket.if_nameindex() if name in LOOPBACK_INTERFACES)
+    os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
+
+
+async def _wait(pids: list[int], *, end_timeout_s: float) -> int:
+    """Wait for every rank; returns the first exit code that is not 0."""
+    loop, changed, left = asyncio.get_running_loop(), asyncio.Event(), set(pids)
+    loop.add_signal_handler(signal.SIGCHLD, changed.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _signal_all, left, signal.SIGTERM)
+    code, ends_s = 0, float("inf")
+    while left:
+        changed.clear()
+        for pid in list(left):
+            ended, status = os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222  # WNOHANG: it does not block
+            if ended:
+                left.remove(pid)
+                code = code or os.waitstatus_to_exitcode(status)
+                ends_s = min(ends_s, loop.time() + (FAILED_GRACE_S if code else end_timeout_s))
+        if loop.time() >= ends_s:
+            _signal_all(left, signal.SIGKILL)
+            code = code or EXIT_HUNG  # their kill is not one from outside
+            ends_s = float("inf")  # SIGKILL cannot be refused
+        try:
+            async with asyncio.timeout_at(ends_s if ends_s < float("inf") else None):
+                if left:
+                    await changed.wait()
+        except TimeoutError:
+            continue
+    return code
+
+
+def _signal_all(pids: set[int], number: signal.Signals) -> None:
+    """``pids`` are children that were not reaped, so each still names the process that was forked."""
+    for pid in pids:
+        os.kill(pid, number)

@@ -1,0 +1,145 @@
+"""Ranks of one machine as processes: a script per test calls ``run_ranks`` with a function that ends as it says."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.integration
+
+ROOT = Path(__file__).parents[3]
+# A hang is the failure; nothing else is timed.
+TIMEOUT_S = 120.0
+SOURCE = """
+import os, signal, sys, time
+from pathlib import Path
+from tidegate.launch.local_ranks import run_ranks
+
+def run():
+    rank = int(os.environ["RANK"])
+    names = ("RANK", "WORLD_SIZE", "TIDEGATE_RANKS_STORE", "GLOO_SOCKET_IFNAME")
+    os.write(1, (" ".join(os.environ[name] for name in names) + "\\n").encode())  # whole lines
+    {body}
+    return 0
+
+sys.exit(run_ranks({count}, run, folder=Path({folder!r}), drain_timeout_s={drain_timeout_s}))
+"""
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    processes: list[subprocess.Popen[str]] = []
+
+    def begin(body: str, *, count: int = 2, drain_timeout_s: float = 600.0) -> subprocess.Popen[str]:
+        source = SOURCE.format(
+            body=body, count=count, folder=str(tmp_path / "learner"), drain_timeout_s=drain_timeout_s
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        )
+        processes.append(process)
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def lines(process: subprocess.Popen[str], count: int) -> list[list[str]]:
+    assert process.stdout is not None
+    return sorted(process.stdout.readline().split() for _ in range(count))
+
+
+def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    return psutil.Process(process.pid).children()
+
+
+def all_gone(ranks: list[psutil.Process]) -> None:
+    _, left = psutil.wait_procs(ranks, timeout=TIMEOUT_S)
+    assert not left
+
+
+def test_ranks_know_each_other_and_meet_in_a_folder_of_this_user(start: Start, tmp_path: Path) -> None:
+    process = start("time.sleep(600)", count=3)
+    described = lines(process, 3)
+    assert [line[:2] for line in described] == [["0", "3"], ["1", "3"], ["2", "3"]]
+    assert len({line[2] for line in described}) == 1
+    store = Path(described[0][2])
+    assert store.parent.parent == tmp_path / "learner"
+    assert store.parent.stat().st_mode & 0o777 == 0o700
+    assert {line[3] for line in described} == {"lo"}
+
+
+def test_group_ends_with_0_when_every_rank_does_and_leaves_no_file(start: Start, tmp_path: Path) -> None:
+    process = start("")
+    assert process.wait(TIMEOUT_S) == 0
+    assert list((tmp_path / "learner").iterdir()) == []
+
+
+def test_ranks_that_outlive_a_failed_one_are_killed_and_its_code_is_returned(start: Start) -> None:
+    process = start("sys.exit(3) if rank else time.sleep(600)")
+    assert process.wait(TIMEOUT_S) == 3
+
+
+def test_signal_that_ended_a_rank_ends_the_group(start: Start) -> None:
+    process = start("time.sleep(600)")
+    lines(process, 2)
+    ranks = ranks_of(process)
+    ranks[1].kill()
+    assert process.wait(TIMEOUT_S) == -signal.SIGKILL
+    all_gone(ranks)
+
+
+def test_sigterm_reaches_every_rank_and_waits_for_them(start: Start) -> None:
+    process = start(
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); os.write(1, b'set\\n'); time.sleep(600)"
+    )
+    lines(process, 4)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(TIMEOUT_S) == 0
+
+
+def test_rank_that_hangs_after_a_clean_end_of_another_is_killed(start: Start) -> None:
+    process = start("time.sleep(0 if rank else 600)", drain_timeout_s=0.1)
+    assert process.wait(TIMEOUT_S) == 1, "and not as if it had been killed from outside"
+
+
+def test_ranks_die_with_a_launcher_that_is_killed(start: Start, tmp_path: Path) -> None:
+    process = start("time.sleep(600)")
+    lines(process, 2)
+    ranks = ranks_of(process)
+    assert len(ranks) == 2
+    process.kill()
+    all_gone(ranks)
+    assert len(list((tmp_path / "learner").iterdir())) == 1, "the place where they met is left behind"
+    again = start("")
+    assert again.wait(TIMEOUT_S) == 0
+    assert list((tmp_path / "learner").iterdir()) == [], "and removed by the next start"
+
+
+def test_process_with_a_thread_is_not_forked(tmp_path: Path) -> None:
+    source = f"""
+import threading, time
+from pathlib import Path
+from tidegate.launch.local_ranks import run_ranks
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+run_ranks(2, lambda: 0, folder=Path({str(tmp_path)!r}), drain_timeout_s=1.0)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "has 2 threads" in ended.stderr
+    assert not list(tmp_path.iterdir())
