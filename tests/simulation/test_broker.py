@@ -4,8 +4,10 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import pytest
 
+from tests.support.consumers import open_consumer
 from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.runtime.bus import Bus
@@ -75,7 +77,7 @@ def test_full_stream_pushes_back_until_a_message_is_acknowledged() -> None:
             await bus.publish(TASKS, b"work", message_id=f"m{number}")
         with pytest.raises(BackpressureError):
             await bus.publish(TASKS, b"more", message_id="m9", deadline_s=1.0)
-        consumer = await bus.consumer(CONSUMER)
+        consumer = await open_consumer(bus, CONSUMER)
         (delivery, *_) = await consumer.fetch(1, wait_s=1.0)
         await delivery.ack()
         await bus.publish(TASKS, b"more", message_id="m9", deadline_s=1.0)
@@ -90,7 +92,7 @@ def test_same_id_is_stored_once_until_a_restart_forgets_what_was_consumed() -> N
         first = await bus.publish(TASKS, b"work", message_id="m0")
         again = await bus.publish(TASKS, b"work", message_id="m0")
         assert (again.sequence, again.duplicate) == (first.sequence, True)
-        consumer = await bus.consumer(CONSUMER)
+        consumer = await open_consumer(bus, CONSUMER)
         (delivery,) = await consumer.fetch(1, wait_s=1.0)
         await delivery.ack()
         await asyncio.sleep(1.0)
@@ -106,11 +108,12 @@ def test_unacknowledged_message_is_redelivered_and_stays_once_it_reached_max_del
     async def scenario(bench: Bench) -> None:
         _, bus = await bench.bus("a")
         await bus.publish(TASKS, b"work", message_id="m0")
-        consumer = await bus.consumer(CONSUMER)
+        limited = msgspec.structs.replace(CONSUMER, max_deliver=5)
+        consumer = await open_consumer(bus, limited)
         counts: list[int] = []
-        for _ in range(3 * CONSUMER.max_deliver):
+        for _ in range(3 * limited.max_deliver):
             counts += [delivery.num_delivered for delivery in await consumer.fetch(1, wait_s=2.0)]
-        assert counts == list(range(1, CONSUMER.max_deliver + 1))
+        assert counts == list(range(1, limited.max_deliver + 1))
         assert bench.waiting() == [b"work"]
 
     run(scenario)
@@ -120,7 +123,7 @@ def test_heartbeats_keep_a_message_from_being_redelivered() -> None:
     async def scenario(bench: Bench) -> None:
         _, bus = await bench.bus("a")
         await bus.publish(TASKS, b"work", message_id="m0")
-        consumer = await bus.consumer(CONSUMER)
+        consumer = await open_consumer(bus, CONSUMER)
         (delivery,) = await consumer.fetch(1, wait_s=1.0)
         for _ in range(6):
             await asyncio.sleep(ACK_WAIT_S / 2)
@@ -135,7 +138,7 @@ def test_readers_together_hold_no_more_than_the_consumer_allows() -> None:
         _, bus = await bench.bus("a")
         for number in range(MESSAGES_MAX):
             await bus.publish(TASKS, b"work", message_id=f"m{number}")
-        consumer = await bus.consumer(CONSUMER)
+        consumer = await open_consumer(bus, CONSUMER)
         held = await consumer.fetch(3, wait_s=0.5)
         held += await consumer.fetch(3, wait_s=0.5)
         assert len(held) == CONSUMER.max_ack_pending == 2
@@ -148,9 +151,9 @@ def test_messages_of_a_killed_reader_go_to_another() -> None:
         process, bus = await bench.bus("a")
         _, other = await bench.bus("b")
         await bus.publish(TASKS, b"work", message_id="m0")
-        assert await (await bus.consumer(CONSUMER)).fetch(1, wait_s=1.0)
+        assert await (await open_consumer(bus, CONSUMER)).fetch(1, wait_s=1.0)
         process.kill()
-        (delivery,) = await (await other.consumer(CONSUMER)).fetch(1, wait_s=2.0)
+        (delivery,) = await (await open_consumer(other, CONSUMER)).fetch(1, wait_s=2.0)
         assert (delivery.data, delivery.num_delivered) == (b"work", 2)
 
     run(scenario)

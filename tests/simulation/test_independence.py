@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from tests.simulation.reports import check
+from tidegate.sim import cluster as cluster_module
 from tidegate.sim.cluster import SimulatedCluster
 from tidegate.sim.process import Process
 from tidegate.sim.rpc import Channel
@@ -16,12 +17,18 @@ from tidegate.wire.clients.admission import AdmissionClient
 
 pytestmark = pytest.mark.simulation
 
-TICKS = 1000
+TICKS = 1200
 # A fault starts within the first seconds and must end before the half of the run without faults.
 ABSENCE_S = 12.0
 # What was in flight when the last actor was killed is stored and trained within this.
 DRAINING_S = 3.0
 WARM_UP_S = 3.0
+# More than the five deliveries after which the broker once kept a task to itself.
+KILLS = 6
+# Until the tasks of killed actors are with other actors: they are back, and the broker waited for an acknowledgement.
+REDELIVERED_S = cluster_module.ACK_WAIT_S + 1.0
+# A lossy network may cost the task after the last kill another delivery or two.
+RESUMED_AFTER = 4
 
 
 class Observed:
@@ -73,7 +80,7 @@ def test_last_limits_outlive_admission_and_a_restart_of_the_queue() -> None:
         if not await seen.begins():
             return
         operator = AdmissionClient(
-            Channel(cluster.world.switchboard, Process("operator"), "admission").as_channel()
+            Channel(cluster.world.switchboard, Process("operator"), "admission", role="operator").as_channel()
         )
         await operator.set_paused(paused=True, reason="paused by an operator")
         await asyncio.sleep(DRAINING_S)
@@ -87,7 +94,8 @@ def test_last_limits_outlive_admission_and_a_restart_of_the_queue() -> None:
         await asyncio.sleep(ABSENCE_S / 2)
         seen.values.append(tasks.last_sequence)
         admission.hold(held=False)
-        await asyncio.sleep(1.0)
+        while admission.state != "running":
+            await asyncio.sleep(0.05)
         await operator.set_paused(paused=False, reason="")
 
     run(pause_and_lose_admission, max_lag=4)
@@ -118,5 +126,40 @@ def test_without_any_actor_training_pauses_and_then_goes_on() -> None:
     assert report.updates > resumed
 
 
+@pytest.mark.parametrize("max_running", [1, 2])
+def test_actors_that_are_killed_while_they_hold_every_task_cost_no_task_deadline(
+    max_running: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kill costs every task a delivery; before the deadline of the sweep only further deliveries help."""
+    monkeypatch.setattr(cluster_module, "TASK_DEADLINE_S", 600.0)
+    seen = Observed()
+
+    async def kill_actors_with_all_work(cluster: SimulatedCluster, _rng: random.Random) -> None:
+        if not await seen.begins():
+            return
+        for pace in cluster.actor_paces:
+            pace.rollout_s = 60.0
+        for _ in range(KILLS):
+            await asyncio.sleep(REDELIVERED_S)
+            for actor in cluster.actors:
+                await actor.kill()
+                actor.start()
+        seen.values.append(cluster.oracle.num_updates)
+        for pace in cluster.actor_paces:
+            pace.rollout_s = cluster.scenario.rollout_s
+        await asyncio.sleep(RESUMED_AFTER * REDELIVERED_S)
+        seen.values.append(cluster.oracle.num_updates)
+
+    scenario = msgspec.structs.replace(
+        draw_scenario(5, ticks=TICKS, max_lag=4),
+        **{"kind": "segments", "group_size": 1, "batch_size": 1, "max_running": max_running},
+        **{"num_actors": 2, "policy_delays_s": (0.0, 0.3), "slots": 1, "prefetch": 1},
+    )
+    report = check(simulate(scenario, faults={kill_actors_with_all_work: 1}))
+    after_kills, resumed = seen.values
+    assert after_kills < resumed <= report.updates
+
+
 def test_ticks_of_a_run_are_enough_for_these_faults() -> None:
     assert WARM_UP_S + ABSENCE_S + 2 * DRAINING_S < TICKS / 2 * TICK_S
+    assert WARM_UP_S + (KILLS + RESUMED_AFTER) * REDELIVERED_S < TICKS / 2 * TICK_S

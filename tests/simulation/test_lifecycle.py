@@ -197,7 +197,7 @@ def test_drain_call_ends_a_process_as_sigterm_does(seed: int) -> None:
         while host.state != "running":
             await asyncio.sleep(0.05)
         starts = host.num_starts
-        channel = Channel(cluster.world.switchboard, Process("operator"), host.address)
+        channel = Channel(cluster.world.switchboard, Process("operator"), host.address, role="operator")
         await LifecycleClient(channel.as_channel(), service=once.instance).drain(reason="a rolling update")
         await once.until_restarted(cluster, starts=starts)
 

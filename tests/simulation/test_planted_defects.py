@@ -69,7 +69,12 @@ def test_catches_a_commit_that_leaves_its_batch_to_be_trained_again(monkeypatch:
     def release(ledger: Ledger, batch_id: str, *, now_s: float, **_commit: Any) -> list[Location]:
         return ledger.release(batch_id, dropped=(), now_s=now_s)
 
+    def holds(ledger: Ledger, batch_id: str, *, learner_id: str) -> bool:
+        return True
+
     monkeypatch.setattr(Ledger, "commit", release)
+    # Otherwise a learner whose batch was given back is leased nothing.
+    monkeypatch.setattr(Ledger, "holds", holds)
     report = first_failure(seeds=range(6), max_lag=4)
     assert report.violations[0].startswith("I3:"), report.violations
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import shutil
 
 import msgspec
 import pytest
@@ -19,11 +20,14 @@ CHECKPOINT_EVERY_STEPS = 3
 async def start_a_second_learner_during_the_update_before_a_checkpoint(
     cluster: SimulatedCluster, _rng: random.Random
 ) -> None:
-    """The second restores what the first checkpointed last; the first then writes one more checkpoint, and ends."""
+    """The second starts where no checkpoint is left; the first then writes one more checkpoint, and ends."""
     if cluster.second_learner.num_starts:
         return
     while cluster.oracle.num_updates < CHECKPOINT_EVERY_STEPS:
         await asyncio.sleep(0.01)
+    # From the checkpoint of the first policy the second would recompute the updates, and take none of them back.
+    for path in (cluster.folder / "learner" / "checkpoints").glob("0*"):
+        shutil.rmtree(path)
     first, second = cluster.hosts["learner"], cluster.second_learner
     second.hold(held=False)
     while not first.num_crashes:

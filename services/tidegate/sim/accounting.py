@@ -10,8 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.core.ids import TrajectoryId
-from tidegate.task_queue.state import trajectory_at
+from tidegate.core.ids import TrajectoryId, trajectory_at
 from tidegate.trajectory_store.outcome_log import read_outcomes
 
 OUTCOMES_PER_READ = 4096

@@ -11,11 +11,14 @@ from tidegate.core.ids import RunId
 from tidegate.core.records import Sampler
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.learner.config import LearnerConfig
+from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import PolicyConfig, Settings, StalenessConfig, TelemetryConfig, WorkloadConfig
 from tidegate.runtime.instances import instance_name
+from tidegate.runtime.stream_creation import ConsumerSettings, create_streams
 from tidegate.sim.broker import SimulatedBroker
 from tidegate.sim.event_log import EventLog
 from tidegate.sim.host import Host, World
+from tidegate.sim.management import BootstrapClient
 from tidegate.sim.network import HEALTHY, Network
 from tidegate.sim.oracle import Oracle
 from tidegate.sim.paced_engine import Pace
@@ -37,6 +40,7 @@ PROMPTS = 64
 ACK_WAIT_S = 1.5
 TASK_DEADLINE_S = 8.0
 DRAIN_TIMEOUT_S = 3.0
+LEASE_TIMEOUT_S = 4.0
 KEEP_PROGRESS_S = 0.1
 # Small, so that the trajectory store overshoots its bound on residents by little.
 FETCH_MESSAGES_MAX = 2
@@ -73,6 +77,14 @@ class SimulatedCluster:
         self.actor_paces = [
             Pace(rollout_s=scenario.rollout_s, update_s=0.0) for _ in range(scenario.num_actors)
         ]
+        self._actor_config = ActorConfig(
+            slots=scenario.slots * scenario.group_size if scenario.writes_tokens else scenario.slots,
+            prefetch=scenario.prefetch,
+            ack_wait_s=ACK_WAIT_S,
+            retry_delay_s=0.5,
+            keep_progress_s=KEEP_PROGRESS_S,
+        )
+        self._environment_config = EnvironmentConfig(ack_wait_s=ACK_WAIT_S)
         self.learner_pace = Pace(rollout_s=0.0, update_s=scenario.update_s)
         # Tasks whose message was corrupted: they are on no stream until they are dropped.
         self.corrupted_tasks: set[str] = set()
@@ -85,13 +97,6 @@ class SimulatedCluster:
 
     def _hosts(self) -> list[Host]:
         scenario, world = self.scenario, self.world
-        actor_config = ActorConfig(
-            slots=scenario.slots * scenario.group_size if scenario.writes_tokens else scenario.slots,
-            prefetch=scenario.prefetch,
-            ack_wait_s=ACK_WAIT_S,
-            retry_delay_s=0.5,
-            keep_progress_s=KEEP_PROGRESS_S,
-        )
         hosts = [
             Host(
                 world,
@@ -101,15 +106,14 @@ class SimulatedCluster:
                     scenario.rng(f"actor-{index}"),
                     writes_tokens=scenario.writes_tokens,
                 ),
-                actor_config,
+                self._actor_config,
                 index=index,
                 policy_delay_s=scenario.policy_delays_s[index],
             )
             for index in range(scenario.num_actors)
         ]
-        environment_config = EnvironmentConfig(ack_wait_s=ACK_WAIT_S)
         hosts += [
-            Host(world, environment_spec(), environment_config, index=index)
+            Host(world, environment_spec(), self._environment_config, index=index)
             for index in range(scenario.num_environments)
         ]
         singles = (
@@ -122,6 +126,7 @@ class SimulatedCluster:
                 TrajectoryStoreConfig(
                     max_resident_trajectories=self.scenario.max_resident,
                     fetch_messages_max=FETCH_MESSAGES_MAX,
+                    lease_timeout_s=LEASE_TIMEOUT_S,
                 ),
             ),
             (WEIGHT_DISTRIBUTION, WeightDistributionConfig()),
@@ -140,8 +145,15 @@ class SimulatedCluster:
         """The hosts of the actors."""
         return [host for name, host in self.hosts.items() if name.startswith("actor-")]
 
-    def start(self) -> None:
-        """Start everything, in an order that the scenario draws (I9)."""
+    async def start(self) -> None:
+        """Create the streams and start everything, in an order that the scenario draws (I9)."""
+        bus = Bus(BootstrapClient(self.broker).as_client(), self.world.topology, self.world.clock)
+        consumers = ConsumerSettings(
+            task_ack_wait_s=ACK_WAIT_S,
+            rollout_ack_wait_s=ACK_WAIT_S,
+            unscored_groups_max=self._environment_config.max_ack_pending,
+        )
+        await create_streams(bus, self.settings, consumers)
         names = list(self.hosts)
         self.scenario.rng("start").shuffle(names)
         for name in names:
@@ -203,13 +215,20 @@ def _settings(scenario: Scenario, folder: Path) -> Settings:
         telemetry=TelemetryConfig(),
         drain_timeout_s=DRAIN_TIMEOUT_S,
         broker_url="",
-        broker_token="",
+        task_secret_path=str(_write_task_secret(folder)),
         addresses={
             service: [instance_name(service, index) for index in range(count)]
             for service, count in replicas.items()
         },
         data_dir=str(folder),
+        credentials_dir="",  # its channels and servers have them in memory
     )
+
+
+def _write_task_secret(folder: Path) -> Path:
+    path = folder / "task_secret"
+    path.write_bytes(b"the secret of the simulated task queue")
+    return path
 
 
 def _write_prompts(path: Path) -> None:

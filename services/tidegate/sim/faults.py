@@ -1,6 +1,7 @@
 """Faults, drawn from the seed: each entry of the table makes something fail and repairs it."""
 
 import asyncio
+import contextlib
 import random
 import shutil
 from collections.abc import Awaitable, Callable, Mapping
@@ -8,10 +9,15 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.core.errors import UnavailableError
-from tidegate.sim.cluster import FINISHED_WORK, WORK_QUEUES, SimulatedCluster
+from tidegate.core.errors import TidegateError, UnavailableError
+from tidegate.core.staleness import StalenessLimits
+from tidegate.sim.cluster import FINISHED_WORK, LEASE_TIMEOUT_S, WORK_QUEUES, SimulatedCluster
 from tidegate.sim.host import Host
 from tidegate.sim.network import DEGRADED, LOSSY
+from tidegate.sim.process import Process
+from tidegate.sim.rpc import Channel
+from tidegate.wire.call_permissions import Role
+from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 from tidegate.wire.subjects import HEADER_MESSAGE_ID
 
 # Mean seconds from one fault to the next; several may be active at once.
@@ -19,6 +25,7 @@ GAP_S = 2.5
 KEPT_SHARE = 0.5
 SLOWNESS = 5.0
 STRAGGLERS = 0.3
+STORE = "trajectory_store"
 
 Fault = Callable[[SimulatedCluster, random.Random], Awaitable[None]]
 
@@ -179,6 +186,36 @@ async def corrupt_message(cluster: SimulatedCluster, rng: random.Random) -> None
     stream.messages[sequence] = msgspec.structs.replace(message, data=message.data[:size])
     stream.num_bytes -= len(message.data) - size
     cluster.corrupted_tasks.add(message.headers[HEADER_MESSAGE_ID].partition(":")[0])
+
+
+async def steal_batch(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """A stranger with stolen credentials leases a batch and goes away: its trajectories come back by themselves."""
+    stranger, scenario = Process("stranger"), cluster.scenario
+
+    def store_as(role: Role) -> TrajectoryStoreClient:
+        channel = Channel(cluster.world.switchboard, stranger, STORE, role=role)
+        return TrajectoryStoreClient(channel.as_channel())
+
+    async def lease() -> None:
+        with contextlib.suppress(TidegateError):
+            _, head = await store_as("operator").ledger()
+            if head is not None:
+                await store_as("learner").lease_batch(
+                    head,
+                    batch_size=scenario.batch_size,
+                    limits=StalenessLimits(scenario.max_lag, scenario.max_age_s),
+                    max_wait_s=rng.uniform(0.5, 2.0),
+                    learner_id=stranger.name,
+                )
+
+    await stranger.start(lease())
+
+
+async def isolate_learner(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """The learner reaches no service until its leases have expired: what it commits then is refused."""
+    cluster.network.isolated |= {"learner"}
+    await asyncio.sleep(LEASE_TIMEOUT_S + rng.uniform(1.0, 4.0))
+    cluster.network.isolated -= {"learner"}
 
 
 # The weight of each fault in the draw.

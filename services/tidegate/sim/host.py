@@ -243,7 +243,9 @@ class Host:
             log=world.event_log.logger(self.instance, enabled=lambda: process.alive),
             channels=Channels(
                 world.settings.addresses,
-                open_channel=lambda address: Channel(world.switchboard, process, address).as_channel(),
+                open_channel=lambda address: Channel(
+                    world.switchboard, process, address, role=self._spec.name
+                ).as_channel(),
             ),
             open_telemetry=lambda _stats: Telemetry(
                 world.settings.telemetry, exporter=None, seed=self.num_starts

@@ -1,15 +1,18 @@
 """JetStream's management API as nats-py names it, on a simulated broker."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import msgspec
 import nats.js.errors
+from nats.aio.client import Client
 from nats.js import api
 
 from tidegate.runtime.streams import REQUEST_TIMEOUT_S
 from tidegate.sim.broker import SimulatedBroker
 from tidegate.sim.streams import Headers, StreamLimits
+
+T = TypeVar("T")
 
 
 class _StreamFill(msgspec.Struct, frozen=True):
@@ -31,6 +34,30 @@ class _RawMessage(msgspec.Struct, frozen=True):
     data: bytes
     headers: Headers
     seq: int
+
+
+class BootstrapClient:
+    """A client beside the broker: its requests are executed at once, whatever the network does."""
+
+    def __init__(self, broker: SimulatedBroker) -> None:
+        self._broker = broker
+
+    def as_client(self) -> Client:
+        """For code that is typed for nats-py."""
+        return cast("Client", self)
+
+    def jsm(self, **_options: float) -> "Manager":
+        """JetStream's management."""
+        return Manager(self._broker, _at_once, delay_s=lambda _subject: 0.0)
+
+    def new_inbox(self) -> str:
+        """A subject of its own."""
+        return "_INBOX.bootstrap"
+
+
+async def _at_once(act: Callable[[], T], *, timeout_s: float, extra_s: float = 0.0) -> T:
+    del timeout_s, extra_s
+    return act()
 
 
 class Manager:
@@ -94,7 +121,7 @@ class Manager:
 
         await self._ask(add, timeout_s=REQUEST_TIMEOUT_S)
 
-    async def get_last_msg(self, stream: str, subject: str, direct: bool = False) -> _RawMessage:
+    async def get_last_msg(self, stream: str, subject: str) -> _RawMessage:
         """The newest message of a subject."""
 
         def read() -> _RawMessage:
@@ -105,18 +132,6 @@ class Manager:
             return _RawMessage(message.data, message.headers, message.sequence)
 
         return await self._ask(read, timeout_s=REQUEST_TIMEOUT_S, extra_s=self._delay_s(subject))
-
-    async def purge_stream(self, name: str, subject: str) -> None:
-        """Forget the messages of a subject."""
-
-        def forget() -> None:
-            stored = self._broker.streams.get(name)
-            if stored is None:
-                raise _not_found("stream not found", 10059)
-            for sequence in [each.sequence for each in stored.messages.values() if each.subject == subject]:
-                stored.remove(sequence)
-
-        await self._ask(forget, timeout_s=REQUEST_TIMEOUT_S)
 
 
 def _limits_of(config: api.StreamConfig) -> StreamLimits:

@@ -43,6 +43,7 @@ class Oracle:
         self._parents: list[int] = []
         self._depths: list[int] = []
         self._node_of: dict[PolicyVersion, int] = {}
+        self._made_by: dict[tuple[int, tuple[TrajectoryId, ...]], int] = {}
         self._trained_by: dict[TrajectoryId, list[int]] = {}
         # Lags by trajectory, of the update that made a policy.
         self._lags_in: dict[int, dict[TrajectoryId, int]] = {}
@@ -124,6 +125,7 @@ class Oracle:
     def update(self, node: int, trajectories: Sequence[Trajectory], *, now_s: float) -> int:
         """A gradient is applied to a policy; returns the new one."""
         child = self._add(parent=node, depth=self._depths[node] + 1)
+        self._made_by[node, _names(trajectories)] = child
         self.num_updates += 1
         self._check_groups(trajectories)
         for trajectory in trajectories:
@@ -136,6 +138,18 @@ class Oracle:
             for trajectory in trajectories
         }
         return child
+
+    def update_again(self, node: int, trajectories: Sequence[Trajectory]) -> int:
+        """A restored learner recomputes an update: the same batch in the same order gives the same policy.
+
+        With any difference it would be another gradient, which was never judged.
+        """
+        made = self._made_by.get((node, _names(trajectories)))
+        if made is None:
+            self.violate("I3", f"policy {node} is updated again with another batch than before")
+            return self._add(parent=node, depth=self._depths[node] + 1)
+        self.head = made
+        return made
 
     def _check_groups(self, trajectories: Sequence[Trajectory]) -> None:
         """A group is trained whole (I6)."""
@@ -185,6 +199,10 @@ class Oracle:
                 recent.update(used)
             node, steps = self._parents[node], steps + 1
         return everything, recent
+
+
+def _names(trajectories: Sequence[Trajectory]) -> tuple[TrajectoryId, ...]:
+    return tuple(trajectory.trajectory_id for trajectory in trajectories)
 
 
 def _nodes(trajectory: Trajectory) -> Array:

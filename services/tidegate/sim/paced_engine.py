@@ -49,8 +49,10 @@ class PacedEngine:
         rng: random.Random,
         *,
         actor: str,
+        group_size: int,
     ) -> None:
-        """``rng`` is this actor's own; ``actor`` is its instance."""
+        """``rng`` is this actor's own; ``actor`` is its instance; ``group_size``: samples of a task."""
+        self._group_size = group_size
         self._actor = actor
         oracle.starts(actor)
         self._pace = pace
@@ -101,7 +103,9 @@ class PacedEngine:
             finish_reason="stop",
         )
         finished = [task for task in tasks if task.task_id not in self._control.cut]
-        self._oracle.finishes(self._actor, (task.task_id for task in finished))
+        # The first samples of a group that may be stopped early are no finished rollouts: a drain releases its task.
+        whole = [task.task_id for task in finished if task.num_samples >= self._group_size]
+        self._oracle.finishes(self._actor, whole)
         return [Rollouts(task, _answered(sample, task), started_at_s, finished_at_s) for task in finished]
 
     def _newest(self) -> PolicySnapshot:
@@ -135,6 +139,8 @@ class PacedTrainer:
         self._clock = clock
         self._oracle = oracle
         self._node = oracle.root()
+        # From a restore until its policy is published, updates are recomputed and are no new gradients.
+        self._is_restoring = False
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> Any:
         """The batch as it is."""
@@ -142,12 +148,16 @@ class PacedTrainer:
 
     def update(self, batch: Any, *, number: int, response: Response = FRESH) -> dict[str, float]:
         """One update."""
-        self._node = self._oracle.update(self._node, batch, now_s=self._clock.now_s())
+        if self._is_restoring:
+            self._node = self._oracle.update_again(self._node, batch)
+        else:
+            self._node = self._oracle.update(self._node, batch, now_s=self._clock.now_s())
         Worker.current().pause(self._pace.update_s)
         return {"loss": 0.0}
 
     def policy(self) -> dict[str, Array]:
         """The policy: its node in the oracle's tree."""
+        self._is_restoring = False
         return {NODE_TENSOR: np.array([self._node], dtype=np.float32)}
 
     def state(self) -> TrainerState:
@@ -158,3 +168,4 @@ class PacedTrainer:
         """Continue from a checkpoint."""
         self._node = int(policy[NODE_TENSOR][0])
         self._oracle.head = self._node
+        self._is_restoring = True

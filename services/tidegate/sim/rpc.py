@@ -11,13 +11,19 @@ from typing import Any, NoReturn, TypeVar, cast
 import grpc
 import msgspec
 
+from tidegate.runtime.authenticated_channel import AuthenticatedChannel, Metadata
+from tidegate.runtime.call_credentials import FixedToken, accepting, derived_tokens
 from tidegate.runtime.rpc import CallMeter, Registration, register
 from tidegate.sim.network import Network
 from tidegate.sim.process import Process
+from tidegate.wire.call_permissions import Role
 
 T = TypeVar("T")
 # Every call of the platform has a deadline; a stub without one waits this long.
 DEADLINE_MAX_S = 600.0
+# The credentials of every simulated run: callers are checked as on a real server.
+TOKENS = derived_tokens("simulated")
+ACCEPTED = accepting(TOKENS)
 
 
 class AbortError(Exception):
@@ -35,13 +41,19 @@ class _CallContext:
     async def abort(self, code: grpc.StatusCode, details: str = "") -> NoReturn:
         raise AbortError(code, details)
 
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def invocation_metadata(self) -> Metadata:
+        return self._metadata
+
+    def peer(self) -> str:
+        return "simulated"
 
 
 class _Details(msgspec.Struct, frozen=True):
     method: str
-    invocation_metadata: tuple[()] = ()
+    invocation_metadata: Metadata
 
 
 class Server:
@@ -71,7 +83,13 @@ class Server:
         self._on_defect = on_defect
         self._handlers: list[grpc.GenericRpcHandler] = []
         for registration in registrations:
-            register(cast("grpc.aio.Server", self), registration, meter=meter)
+            register(
+                cast("grpc.aio.Server", self),
+                registration,
+                ACCEPTED,
+                meter=meter,
+                on_failure=self._on_failure,
+            )
 
     async def start(self, address: str) -> None:
         """Listen, in place of any server that did before: an address is a name that a new process takes over."""
@@ -98,32 +116,29 @@ class Server:
         """Called by ``runtime.rpc.register``."""
         self._handlers.extend(handlers)
 
-    async def serve(self, method: str, requests: list[bytes]) -> list[bytes]:
+    async def serve(self, method: str, requests: list[bytes], metadata: Metadata) -> list[bytes]:
         """Answer one call; requests and responses are encoded.
 
         Raises:
             AbortError: the servicer ended it with a status.
         """
-        details = cast("grpc.HandlerCallDetails", _Details(method))
+        details = cast("grpc.HandlerCallDetails", _Details(method, metadata))
         handler: Any = next(
             found for generic in self._handlers if (found := generic.service(details)) is not None
         )
-        decoded = [handler.request_deserializer(request) for request in requests]
-        context = _CallContext()
-        argument = _iterate(decoded) if handler.request_streaming else decoded[0]
+        context = _CallContext(metadata)
+        argument = _iterate(requests) if handler.request_streaming else requests[0]
         behaviour = (
             handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
         )
-        try:
-            if handler.response_streaming:
-                return [handler.response_serializer(item) async for item in behaviour(argument, context)]
-            return [handler.response_serializer(await behaviour(argument, context))]
-        except AbortError:
-            raise
-        except Exception as error:
-            if self.process.alive:
-                self._on_defect(f"{self.process.name} answered {method} with {error!r}")
-            raise
+        if handler.response_streaming:
+            return [item async for item in behaviour(argument, context)]
+        return [await behaviour(argument, context)]
+
+    def _on_failure(self, method: str, error: Exception) -> None:
+        """A call ended by a defect, unless its process was killed meanwhile."""
+        if self.process.alive:
+            self._on_defect(f"{self.process.name} answered {method} with {error!r}")
 
 
 class Switchboard:
@@ -138,7 +153,14 @@ class Switchboard:
         self._servers[address] = server
 
     async def call(
-        self, caller: Process, address: str, method: str, requests: list[bytes], *, timeout_s: float
+        self,
+        caller: Process,
+        address: str,
+        method: str,
+        requests: list[bytes],
+        *,
+        metadata: Metadata,
+        timeout_s: float,
     ) -> list[bytes]:
         """One call from a process to the server that listens at an address when the call arrives.
 
@@ -147,7 +169,7 @@ class Switchboard:
         """
         call = _SimulatedCall(self._network, caller, address, timeout_s=timeout_s)
         self._network.send(
-            lambda: call.arrive(self._servers.get(address), method, requests),
+            lambda: call.arrive(self._servers.get(address), method, requests, metadata),
             between=(caller.name, address),
             on_lost=call.break_off,
         )
@@ -172,20 +194,20 @@ class _SimulatedCall:
         self._task: asyncio.Task[None] | None = None
         self.answer: asyncio.Future[list[bytes]] = self._loop.create_future()
 
-    def arrive(self, server: Server | None, method: str, requests: list[bytes]) -> None:
+    def arrive(self, server: Server | None, method: str, requests: list[bytes], metadata: Metadata) -> None:
         """The call reached its address."""
         if server is None or not server.process.alive or not server.is_listening:
             self._fail(grpc.StatusCode.UNAVAILABLE, f"no server listens at {self._address}")
             return
-        self._task = server.process.start(self._serve(server, method, requests))
+        self._task = server.process.start(self._serve(server, method, requests, metadata))
         server.calls.add(self._task)
         self._task.add_done_callback(server.calls.discard)
         self._loop.call_at(max(self._ends_at_s, self._loop.time()), self.cancel)
         server.process.on_killed(self.break_off)
 
-    async def _serve(self, server: Server, method: str, requests: list[bytes]) -> None:
+    async def _serve(self, server: Server, method: str, requests: list[bytes], metadata: Metadata) -> None:
         try:
-            responses = await server.serve(method, requests)
+            responses = await server.serve(method, requests, metadata)
         except AbortError as error:
             self._fail(error.code, error.details)
         except Exception as error:
@@ -228,17 +250,18 @@ class _SimulatedCall:
 class Channel:
     """A channel as stubs and clients use it."""
 
-    def __init__(self, switchboard: Switchboard, caller: Process, address: str) -> None:
-        """From ``caller`` to the server at ``address``."""
+    def __init__(self, switchboard: Switchboard, caller: Process, address: str, *, role: Role) -> None:
+        """From ``caller`` to the server at ``address``, with the credential of ``role``."""
         self._switchboard = switchboard
         self._caller = caller
         self._address = address
+        self._token = FixedToken(TOKENS[role])
 
     def as_channel(self) -> grpc.aio.Channel:
         """For code that is typed for gRPC."""
-        return cast("grpc.aio.Channel", self)
+        return AuthenticatedChannel(cast("grpc.aio.Channel", self), self._token)
 
-    async def close(self) -> None:
+    async def close(self, _grace_s: float | None = None) -> None:
         """Nothing is open between calls."""
 
     def unary_unary(
@@ -246,8 +269,13 @@ class Channel:
     ) -> Callable[..., Awaitable[Any]]:
         """One request, one response."""
 
-        async def call(request: Any, *, timeout: float = DEADLINE_MAX_S) -> Any:  # noqa: ASYNC109
-            responses = await self._call(method, [request_serializer(request)], timeout)
+        async def call(
+            request: Any,
+            *,
+            metadata: Metadata,
+            timeout: float = DEADLINE_MAX_S,  # noqa: ASYNC109
+        ) -> Any:
+            responses = await self._call(method, [request_serializer(request)], metadata, timeout)
             return response_deserializer(responses[0])
 
         return call
@@ -257,8 +285,13 @@ class Channel:
     ) -> Callable[..., AsyncIterator[Any]]:
         """One request, many responses."""
 
-        async def call(request: Any, *, timeout: float = DEADLINE_MAX_S) -> AsyncIterator[Any]:  # noqa: ASYNC109
-            for response in await self._call(method, [request_serializer(request)], timeout):
+        async def call(
+            request: Any,
+            *,
+            metadata: Metadata,
+            timeout: float = DEADLINE_MAX_S,  # noqa: ASYNC109
+        ) -> AsyncIterator[Any]:
+            for response in await self._call(method, [request_serializer(request)], metadata, timeout):
                 yield response_deserializer(response)
 
         return call
@@ -268,16 +301,23 @@ class Channel:
     ) -> Callable[..., Awaitable[Any]]:
         """Many requests, one response."""
 
-        async def call(requests: AsyncIterator[Any], *, timeout: float = DEADLINE_MAX_S) -> Any:  # noqa: ASYNC109
+        async def call(
+            requests: AsyncIterator[Any],
+            *,
+            metadata: Metadata,
+            timeout: float = DEADLINE_MAX_S,  # noqa: ASYNC109
+        ) -> Any:
             encoded = [request_serializer(request) async for request in requests]
-            responses = await self._call(method, encoded, timeout)
+            responses = await self._call(method, encoded, metadata, timeout)
             return response_deserializer(responses[0])
 
         return call
 
-    async def _call(self, method: str, requests: list[bytes], timeout_s: float) -> list[bytes]:
+    async def _call(
+        self, method: str, requests: list[bytes], metadata: Metadata, timeout_s: float
+    ) -> list[bytes]:
         return await self._switchboard.call(
-            self._caller, self._address, method, requests, timeout_s=timeout_s
+            self._caller, self._address, method, requests, metadata=metadata, timeout_s=timeout_s
         )
 
 

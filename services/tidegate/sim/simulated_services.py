@@ -29,7 +29,16 @@ def actor_spec(pace: Pace, oracle: Oracle, rng: random.Random, *, writes_tokens:
         if writes_tokens:
             tokens = PacedTokenEngine(pace, control, oracle)
             return assemble_tokens(context, config, engine=tokens, control=control)
-        engine = PacedEngine(pace, control, context.clock, oracle, rng, actor=context.instance)
+        workload = context.settings.workload
+        engine = PacedEngine(
+            pace,
+            control,
+            context.clock,
+            oracle,
+            rng,
+            actor=context.instance,
+            group_size=workload.num_samples if workload.kind == "text" else 1,
+        )
         return assemble_actor(context, config, engine=engine, control=control)
 
     return ServiceSpec(name="actor", config_type=ActorConfig, build=build)

@@ -77,7 +77,7 @@ async def _run(scenario: Scenario, folder: Path, faults: Mapping[Fault, int]) ->
             f"asyncio: {context['message']}: {context.get('exception')!r}"
         )
     )
-    cluster.start()
+    await cluster.start()
     injecting = asyncio.ensure_future(injector.run()) if scenario.faults else None
     tick = 0
     while tick < scenario.ticks and not oracle.violations:
