@@ -1,9 +1,9 @@
 """Write ``k8s/`` from renders of the chart, or check that it is what the chart renders.
 
 Usage: .venv/bin/python tools/chart_kustomize.py [--check]; needs helm on the PATH. The base is the chart with its
-defaults, with the passwords in a Secret that an overlay generates. A component contains what one option of the chart
-adds (objects) and changes (patches of the changed fields only, so that components combine); an overlay does so for a
-preset.
+defaults, with the passwords and the tokens of calls in Secrets that an overlay generates. A component contains what one
+option of the chart adds (objects) and changes (patches of the changed fields only, so that components combine); an
+overlay does so for a preset.
 """
 
 import argparse
@@ -16,12 +16,19 @@ from typing import Any, cast
 
 import yaml
 
+from tidegate.runtime.call_credentials import DIGESTS_FILE, token_file
+from tidegate.wire.call_permissions import ROLES
+
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm" / "tidegate"
 TARGET = ROOT / "k8s"
 RELEASE = "tidegate"
 SECRET = "tidegate-nats-auth"
 PASSWORDS = "nats-auth.env"
+CALL_SECRET = "tidegate-call-auth"
+# A folder beside an overlay, with the files that `tidegate credentials --folder` writes.
+CALL_FOLDER = "call-auth"
+CALL_FILES = (*(token_file(role) for role in ROLES), DIGESTS_FILE)
 APIS = ("monitoring.coreos.com/v1", "keda.sh/v1alpha1")
 NOTE = "# Rendered from helm/tidegate by `make k8s`; not edited by hand.\n"
 # Helm's own labels, wrong without Helm.
@@ -39,7 +46,11 @@ class Overlay:
     components: tuple[str, ...] = field(default=())
 
 
-BASE: Values = {"nats.auth.existingSecret": SECRET, "networkPolicy.enabled": False}
+BASE: Values = {
+    "nats.auth.existingSecret": SECRET,
+    "calls.existingSecret": CALL_SECRET,
+    "networkPolicy.enabled": False,
+}
 COMPONENTS: dict[str, Values] = {
     "gpu": {"actor.gpu": 1, "learner.gpu": 1},
     "keda": {"keda.enabled": True, "run.admission.scaling.mode": "external"},
@@ -89,6 +100,8 @@ def render(values: Values, *, preset: str = "") -> dict[str, Manifest]:
     objects = [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
     for each in objects:
         _strip(each)
+        if each["kind"] == "Job":  # Helm's Job has its content in its name; an overlay changes the content
+            each["metadata"]["name"] = each["metadata"]["name"].rpartition("-")[0]
     return {f"{each['kind']}/{each['metadata']['name']}": each for each in objects}
 
 
@@ -190,7 +203,10 @@ def build() -> dict[str, str]:
             "namespace": RELEASE,
             "resources": ["../../base"],
             "components": [f"../../components/{component}" for component in overlay.components],
-            "secretGenerator": [{"name": SECRET, "envs": [PASSWORDS]}],
+            "secretGenerator": [
+                {"name": SECRET, "envs": [PASSWORDS]},
+                {"name": CALL_SECRET, "files": [f"{CALL_FOLDER}/{name}" for name in CALL_FILES]},
+            ],
             # Pods refer to the Secret by this name; restart them yourself after a new password.
             "generatorOptions": {"disableNameSuffixHash": True},
         }

@@ -17,7 +17,7 @@ from tidegate.launch.services import REQUIRED
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "tidegate"
 PRESETS = sorted(path.stem for path in (CHART / "presets").glob("*.yaml"))
-CRD_APIS = ("monitoring.coreos.com/v1", "keda.sh/v1alpha1")
+CRD_APIS = ("monitoring.coreos.com/v1", "keda.sh/v1alpha1", "cert-manager.io/v1")
 # Components of every release; an optional service is one of some.
 SERVICES = tuple(service.replace("_", "-") for service in REQUIRED)
 

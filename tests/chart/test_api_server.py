@@ -26,7 +26,7 @@ from tests.chart.rendering import (
 pytestmark = [pytest.mark.chart, needs_helm]
 CACHED_SCHEMAS = Path.home() / ".cache" / "tidegate-cluster" / "schemas"
 # Objects of these kinds need definitions that a cluster may lack.
-OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "TrainingRun"}
+OF_OPERATORS = {"ServiceMonitor", "PrometheusRule", "ScaledObject", "TrainingRun", "Certificate", "Issuer"}
 
 
 def known_apis() -> set[str]:

@@ -19,8 +19,19 @@ from tests.chart.rendering import (
     of_kind,
     run,
 )
+from tests.support.call_credentials import write_test_credentials
+from tidegate.runtime.call_credentials import DIGESTS_FILE, token_file
+from tidegate.wire.call_permissions import ROLES
 from tools import chart_kustomize
-from tools.chart_kustomize import COMPONENTS, OVERLAYS, PASSWORDS, RELEASE, SECRET
+from tools.chart_kustomize import (
+    CALL_FOLDER,
+    CALL_SECRET,
+    COMPONENTS,
+    OVERLAYS,
+    PASSWORDS,
+    RELEASE,
+    SECRET,
+)
 
 pytestmark = [pytest.mark.chart, needs_helm, needs_kubectl]
 K8S = ROOT / "k8s"
@@ -41,6 +52,7 @@ def k8s(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(K8S, copy)
     for overlay in OVERLAYS:
         (copy / "overlays" / overlay / PASSWORDS).write_text("actor=p1\noperator=p2\n", encoding="utf-8")
+        write_test_credentials(copy / "overlays" / overlay / CALL_FOLDER)
     return copy
 
 
@@ -67,7 +79,7 @@ def test_base_builds_by_itself_and_holds_no_password(k8s: Path) -> None:
         "tidegate-actor",
         "tidegate-environment",
     }
-    assert not of_kind(objects, "Secret", "Job")
+    assert [each["metadata"]["name"] for each in of_kind(objects, "Secret", "Job")] == ["tidegate-streams"]
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -75,8 +87,8 @@ def test_overlay_is_the_preset(k8s: Path, overlay: str) -> None:
     values = chart_kustomize.values_of(OVERLAYS[overlay])
     wanted = chart_kustomize.render(values, preset=OVERLAYS[overlay].preset)
     objects = built(k8s / "overlays" / overlay)
-    (secret,) = of_kind(objects, "Secret")
-    assert secret["metadata"]["name"] == SECRET
+    assert {each["metadata"]["name"] for each in of_kind(objects, "Secret")} == {SECRET, CALL_SECRET}
+    assert set(named(objects, "Secret", CALL_SECRET)["data"]) == {*map(token_file, ROLES), DIGESTS_FILE}
     found = {
         f"{each['kind']}/{each['metadata']['name']}": without_namespaces(each)
         for each in objects

@@ -37,10 +37,10 @@ OF_INFERENCE = {
     ("test", "inference", GRPC),
 }
 OF_HELM_TEST = {("test", service, GRPC) for service in SERVICES if service != "actor"}
-TO_BROKER = {(service, "nats", BROKER) for service in (*SERVICES, "test")}
+TO_BROKER = {(service, "nats", BROKER) for service in (*SERVICES, "test", "streams")}
 TO_COLLECTOR = {(service, "collector", OTLP) for service in (*SERVICES, "test")}
 STANDARD = BETWEEN_SERVICES | OF_HELM_TEST | TO_BROKER
-COMPONENTS = (*SERVICES, "test", "nats", "credentials")
+COMPONENTS = (*SERVICES, "test", "nats", "credentials", "streams")
 API_SERVER = [{"port": 443}, {"port": 6443}]
 
 Flow = tuple[str, str, int]
@@ -109,7 +109,23 @@ def test_every_pod_of_the_release_is_denied_first_and_may_resolve_names() -> Non
     deny = named(render(), "NetworkPolicy", "t-default-deny")["spec"]
     assert deny["policyTypes"] == ["Ingress", "Egress"]
     assert "ingress" not in deny
-    assert deny["egress"] == [{"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}]
+    ports = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
+    resolver = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    }
+    assert deny["egress"] == [{"ports": ports, "to": [resolver]}]
+    elsewhere: dict[str, Any] = {
+        "networkPolicy.dnsPods": None,
+        "networkPolicy.dnsCidrs": ["169.254.20.10/32"],
+    }
+    deny = named(render(values=elsewhere), "NetworkPolicy", "t-default-deny")["spec"]
+    assert deny["egress"][0]["to"] == [
+        {"namespaceSelector": resolver["namespaceSelector"]},
+        {"ipBlock": {"cidr": "169.254.20.10/32"}},
+    ]
+    anywhere = render(values={"networkPolicy.dnsFrom": None})
+    assert named(anywhere, "NetworkPolicy", "t-default-deny")["spec"]["egress"] == [{"ports": ports}]
     assert all(chosen(deny["podSelector"], component) for component in COMPONENTS)
 
 
@@ -168,3 +184,19 @@ def test_brokers_outside_are_reached_at_their_addresses_only() -> None:
 
 def test_policies_can_be_disabled() -> None:
     assert not of_kind(render(values={"networkPolicy.enabled": False}), "NetworkPolicy")
+
+
+def test_ports_of_ranks_stay_closed_when_policies_are_disabled() -> None:
+    objects = render(values={"networkPolicy.enabled": False, "learner.ranks": 2})
+    (policy,) = of_kind(objects, "NetworkPolicy")
+    spec = policy["spec"]
+    assert chosen(spec["podSelector"], "learner")
+    assert not chosen(spec["podSelector"], "actor")
+    assert spec["policyTypes"] == ["Ingress"]
+    among_ranks, from_anywhere = spec["ingress"]
+    assert chosen(among_ranks["from"][0]["podSelector"], "learner")
+    assert not chosen(among_ranks["from"][0]["podSelector"], "actor")
+    assert from_anywhere == {"ports": [{"port": 7700}, {"port": 7701}]}
+    closed = render(values={"learner.ranks": 2})
+    assert named(closed, "NetworkPolicy", "t-learner-ranks")["spec"]["ingress"] == [among_ranks]
+    assert flows(closed, COMPONENTS) == STANDARD

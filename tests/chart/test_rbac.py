@@ -1,6 +1,7 @@
 """What the chart's accounts may do at the API server: exactly what is rendered, and what a real server refuses them."""
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -12,10 +13,13 @@ import yaml
 from tests.chart.rendering import (
     Manifest,
     documents,
+    environment,
     named,
     needs_cluster,
     needs_helm,
     of_kind,
+    own_pods,
+    refusal,
     render,
     render_text,
     run,
@@ -25,6 +29,9 @@ from tidegate.core.scaling import Mode
 
 pytestmark = [pytest.mark.chart, needs_helm]
 POOLS = {"actor.pools.spot.nodeSelector": {"pool": "spot"}}
+RANKS = {"admission.kubernetes.rankActors": True}
+POLICY_ATTEMPTS = 120
+COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
 def rules_of(objects: list[Manifest], name: str) -> list[Manifest]:
@@ -37,7 +44,8 @@ def rules_of(objects: list[Manifest], name: str) -> list[Manifest]:
 def test_admission_may_do_what_it_declares(*, mode: Mode, deletion_cost: bool, crd: bool) -> None:
     values = {
         **POOLS,
-        "run.admission.scaling": {"mode": mode, "deletion_cost": deletion_cost},
+        "run.admission.scaling.mode": mode,
+        "admission.kubernetes.rankActors": deletion_cost,
         "crd.enabled": crd,
     }
     wanted = rbac.rules(
@@ -50,6 +58,22 @@ def test_admission_may_do_what_it_declares(*, mode: Mode, deletion_cost: bool, c
     assert rules_of(render(values=values), "t-admission") == json.loads(msgspec.json.encode(wanted))
 
 
+def test_pods_are_patched_only_under_a_policy_that_limits_it() -> None:
+    by_default = render()
+    assert not of_kind(by_default, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    assert "TIDEGATE_RANK_ACTORS" not in environment(own_pods(by_default)["admission"])
+    ranking = render(values=RANKS)
+    (policy,) = of_kind(ranking, "ValidatingAdmissionPolicy")
+    (binding,) = of_kind(ranking, "ValidatingAdmissionPolicyBinding")
+    assert binding["spec"]["policyName"] == policy["metadata"]["name"] == "space-t-admission"
+    assert binding["spec"]["validationActions"] == ["Deny"]
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert environment(own_pods(ranking)["admission"])["TIDEGATE_RANK_ACTORS"] == "1"
+    switched_off = render(values={**RANKS, "run.admission.scaling.deletion_cost": False})
+    assert not of_kind(switched_off, "ValidatingAdmissionPolicy")
+    assert "set admission.kubernetes.rankActors" in refusal({"run.admission.scaling.deletion_cost": True})
+
+
 def test_no_rule_is_wide() -> None:
     values = {**POOLS, "run.admission.scaling.mode": "controller", "crd.enabled": True}
     objects = render("production-ha", values)
@@ -59,7 +83,7 @@ def test_no_rule_is_wide() -> None:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
             assert not {"delete", "deletecollection", "escalate", "impersonate", "bind"} & set(rule["verbs"])
             if "secrets" in rule["resources"]:
-                assert rule["resourceNames"] == ["t-nats-auth"]
+                assert rule["resourceNames"] == ["t-nats-auth", "t-call-auth"]
                 assert rule["verbs"] == ["get", "patch"]
 
 
@@ -73,7 +97,8 @@ def test_only_two_accounts_are_bound_to_anything() -> None:
 
 
 def test_without_access_to_kubernetes_admission_has_no_role() -> None:
-    objects = render(values={"admission.kubernetes.enabled": False, "nats.auth.existingSecret": "mine"})
+    own = {"nats.auth.existingSecret": "mine", "calls.existingSecret": "tokens"}
+    objects = render(values={"admission.kubernetes.enabled": False, **own})
     assert not of_kind(objects, "Role", "RoleBinding")
 
 
@@ -112,7 +137,6 @@ def may(space: str, account: str, verb: str, resource: str, *, within: str | Non
 def test_server_grants_admission_what_observing_needs(granted: str) -> None:
     for verb, resource in (
         ("list", "pods"),
-        ("patch", "pods"),
         ("get", "deployments.apps/t-actor"),
         ("update", "leases.coordination.k8s.io/t-admission"),
         ("create", "events.events.k8s.io"),
@@ -128,8 +152,10 @@ def test_server_grants_admission_what_observing_needs(granted: str) -> None:
         ("get", "secrets"),
         ("list", "secrets"),
         ("get", "secrets/t-nats-auth"),
+        ("get", "secrets/t-call-auth"),
         ("get", "configmaps"),
         ("delete", "pods"),
+        ("patch", "pods"),
         ("create", "pods"),
         ("create", "pods/exec"),
         ("patch", "deployments.apps/t-actor"),
@@ -154,15 +180,17 @@ def test_server_refuses_admission_another_namespace(granted: str) -> None:
 
 @pytest.mark.cluster
 @needs_cluster
-def test_server_lets_the_credentials_job_fill_one_secret_only(granted: str) -> None:
+def test_server_lets_the_credentials_job_fill_two_secrets_only(granted: str) -> None:
     account = "t-credentials"
-    assert may(granted, account, "get", "secrets/t-nats-auth")
-    assert may(granted, account, "patch", "secrets/t-nats-auth")
+    for secret in ("t-nats-auth", "t-call-auth"):
+        assert may(granted, account, "get", f"secrets/{secret}")
+        assert may(granted, account, "patch", f"secrets/{secret}")
     for verb, resource in (
         ("get", "secrets/another"),
         ("list", "secrets"),
         ("create", "secrets"),
         ("delete", "secrets/t-nats-auth"),
+        ("delete", "secrets/t-call-auth"),
         ("list", "pods"),
     ):
         assert not may(granted, account, verb, resource), f"{verb} {resource}"
@@ -198,3 +226,68 @@ def test_server_grants_other_accounts_nothing(granted: str, account: str) -> Non
         "authorization.k8s.io",
         "authentication.k8s.io",
     }
+
+
+@pytest.fixture(scope="module")
+def ranking() -> Iterator[str]:
+    """A namespace with admission's account, its policy, an actor's pod and another pod; nothing runs."""
+    space = f"rank-{uuid.uuid4().hex[:8]}"
+    objects = [
+        each
+        for each in documents(render_text(values=RANKS, namespace=space))
+        if each["kind"].startswith("ValidatingAdmissionPolicy")
+        or (
+            each["kind"] in ("ServiceAccount", "Role", "RoleBinding")
+            and each["metadata"]["name"] == "t-admission"
+        )
+    ]
+    try:
+        assert run("kubectl", "create", "namespace", space).returncode == 0
+        for name, component in (("actor", "actor"), ("other", "learner")):
+            labels = {"app.kubernetes.io/instance": "t", "app.kubernetes.io/component": component}
+            container = {"name": "c", "image": "example.invalid/none"}
+            pod = {"containers": [container], "schedulingGates": [{"name": "tidegate.dev/never"}]}
+            metadata = {"name": name, "namespace": space, "labels": labels, "annotations": {"a": "1"}}
+            objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
+        done = run("kubectl", "apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+        assert done.returncode == 0, done.stderr
+        yield space
+    finally:
+        policy = f"{space}-t-admission"
+        run("kubectl", "delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", policy)
+        run("kubectl", "delete", "namespace", space, "--wait=false")
+
+
+def patched(space: str, pod: str, metadata: Manifest, **also: Any) -> str:
+    """The server's error for a patch by admission's account; empty where it was accepted."""
+    body = json.dumps({"metadata": metadata, **also})
+    account = f"--as=system:serviceaccount:{space}:t-admission"
+    done = run(
+        "kubectl", "patch", "pod", pod, f"--namespace={space}", account, "--type=merge", f"--patch={body}"
+    )
+    return done.stderr if done.returncode else ""
+
+
+@pytest.mark.cluster
+@needs_cluster
+def test_server_lets_admission_write_the_deletion_cost_of_its_actors_and_nothing_else(ranking: str) -> None:
+    cost = {"annotations": {COST: "10", "tidegate.dev/pod-deletion-cost": "10"}}
+    for _ in range(POLICY_ATTEMPTS):  # a policy takes effect some time after it was created
+        if "only its release's actors" in patched(ranking, "other", cost):
+            break
+        time.sleep(1.0)
+    assert patched(ranking, "actor", cost) == ""
+    assert patched(ranking, "actor", {"annotations": {COST: "20"}}) == ""
+    assert patched(ranking, "actor", {"annotations": {COST: None}}) == ""
+    image = {"spec": {"containers": [{"name": "c", "image": "example.invalid/other"}]}}
+    for metadata, also in (
+        ({"annotations": {"a": "2"}}, {}),
+        ({"annotations": {"a": None}}, {}),
+        ({"annotations": {"b": "1"}}, {}),
+        ({"labels": {"app.kubernetes.io/component": "learner"}}, {}),
+        ({"finalizers": ["tidegate.dev/held"]}, {}),
+        ({}, image),
+    ):
+        assert "only the annotations of the deletion cost" in patched(ranking, "actor", metadata, **also)
+    for metadata, also in ((cost, {}), ({}, image)):
+        assert "only its release's actors" in patched(ranking, "other", metadata, **also)

@@ -7,6 +7,8 @@ import pytest
 
 from tests.chart.rendering import (
     EVERYTHING,
+    SERVICES,
+    Manifest,
     component,
     containers,
     documents,
@@ -15,6 +17,7 @@ from tests.chart.rendering import (
     needs_helm,
     of_kind,
     own_pods,
+    pods,
     refusal,
     render,
     render_text,
@@ -153,6 +156,32 @@ def test_certificates_are_mounted_and_health_answers_without_one() -> None:
     assert "TIDEGATE_TLS_DIR" not in environment(own_pods(render())["actor"])
 
 
+def test_every_service_and_the_broker_have_a_certificate_of_their_own() -> None:
+    objects = render(values={"tls.certManager.enabled": True, "nats.replicas": 3})
+    certificates = {each["spec"]["commonName"]: each["spec"] for each in of_kind(objects, "Certificate")}
+    assert certificates.keys() == {*SERVICES, "nats", "test", "streams", "t-authority"}
+    assert len({each["secretName"] for each in certificates.values()}) == len(certificates)
+    assert {"t-nats", "t-nats.space", "*.t-nats-peers"} <= set(certificates["nats"]["dnsNames"])
+    for name in SERVICES:
+        assert certificates[name]["usages"] == ["digital signature", "server auth", "client auth"]
+        assert certificates[name]["issuerRef"]["name"] == "t-authority"
+    for _, pod in pods(objects):
+        if component(pod) != "credentials":
+            (volume,) = (each["secret"] for each in pod["spec"]["volumes"] if each["name"] == "tls")
+            assert volume["secretName"] == certificates[component(pod)]["secretName"]
+    for pod in own_pods(objects).values():
+        variables = environment(pod)
+        assert variables["TIDEGATE_BROKER_TLS_DIR"] == variables["TIDEGATE_TLS_DIR"] == "/etc/tidegate-tls"
+    mounted = named(objects, "ConfigMap", "t-run")["data"]
+    assert json.loads(mounted["cluster.yaml"])["broker_url"] == "tls://t-nats:4222"
+    yours = {"name": "mine", "kind": "ClusterIssuer", "group": "cert-manager.io"}
+    objects = render(values={"tls.certManager": {"enabled": True, "issuer": yours}})
+    assert not of_kind(objects, "Issuer")
+    assert all(each["spec"]["issuerRef"] == yours for each in of_kind(objects, "Certificate"))
+    assert "no cert-manager.io/v1" in refusal({"tls.certManager.enabled": True})
+    assert "choose one" in refusal({"tls.certManager.enabled": True, "tls.existingSecret": "mine"})
+
+
 def test_external_broker_and_collector_come_by_address_and_secret() -> None:
     values = {
         "nats.mode": "external",
@@ -160,6 +189,7 @@ def test_external_broker_and_collector_come_by_address_and_secret() -> None:
         "nats.auth.existingSecret": "mine",
         "nats.auth.user": "rl",
         "nats.tls.existingSecret": "ca",
+        "calls.existingSecret": "tokens",
         "collector.mode": "external",
         "collector.endpoint": "otel.example:4317",
     }
@@ -183,7 +213,31 @@ def test_own_endpoint_of_a_run_wins_over_the_collectors() -> None:
     assert json.loads(mounted)["telemetry"]["otlp_endpoint"] == "mine:4317"
 
 
-def test_secret_is_rendered_without_a_secret() -> None:
-    (secret,) = of_kind(render(), "Secret")
-    assert set(secret) == {"apiVersion", "kind", "metadata", "type"}
-    assert not of_kind(render(values={"nats.auth.existingSecret": "mine"}), "Secret", "Job")
+def test_secrets_are_rendered_without_a_secret() -> None:
+    rendered = of_kind(render(), "Secret")
+    assert {each["metadata"]["name"] for each in rendered} == {"t-nats-auth", "t-call-auth"}
+    assert all(set(each) == {"apiVersion", "kind", "metadata", "type"} for each in rendered)
+    own = {"nats.auth.existingSecret": "mine", "calls.existingSecret": "tokens"}
+    made = of_kind(render(values=own), "Secret", "Job")
+    assert {component(each) for each in made} == {"streams"}
+
+
+def test_streams_are_created_by_a_job_that_a_changed_run_renews() -> None:
+    def job(values: dict[str, Any]) -> Manifest:
+        (found,) = (each for each in of_kind(render(values=values), "Job") if component(each) == "streams")
+        return found
+
+    first = job({})
+    variables = environment(first["spec"]["template"])
+    assert variables["TIDEGATE_BROKER_USER"] == "bootstrap"
+    assert variables["TIDEGATE_BROKER_PASSWORD"] == {
+        "secretKeyRef": {"name": "t-nats-auth", "key": "bootstrap"}
+    }
+    assert "helm.sh/hook" not in first["metadata"].get("annotations", {}), "Argo CD runs no hooks of Helm's"
+    assert job({}) == first
+    names = {
+        job(values)["metadata"]["name"] for values in ({}, {"run.max_running": 7}, {"nats.streamCopies": 2})
+    }
+    assert len(names) == 3
+    with_password = {component(pod) for _, pod in pods(render()) if "bootstrap" in str(environment(pod))}
+    assert with_password == {"nats", "streams"}

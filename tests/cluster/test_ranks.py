@@ -1,4 +1,4 @@
-"""A learner of two ranks under torchrun: it trains as one, and a rank's death restarts both from the checkpoint."""
+"""A learner of two ranks, one in each pod: it trains as one, and a rank's death restarts both from the checkpoint."""
 
 import pytest
 

@@ -5,6 +5,7 @@ import msgspec
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import admission as admission_stats
 from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import process as process_stats
 from tidegate.catalogue import telemetry as names
 from tidegate.core.slo_catalogue import REMEDIES
 from tools.monitoring.prometheus_names import label, metric
@@ -223,7 +224,7 @@ def other_alerts(period: Period) -> list[Alert]:
             " consumers, or the consumers are too slow.",
             confirm=(
                 f"`{metric(names.METRIC_CONSUMER_REDELIVERED)}` and the restarts of the consumers.",
-                "After the last delivery a message is quarantined; `tidegate status` counts these.",
+                "A task that fails at every delivery is dropped; `tidegate explain TRAJECTORY_ID` tells its error.",
             ),
             steps=(
                 "Read the log of the consumer that died last.",
@@ -244,6 +245,26 @@ def other_alerts(period: Period) -> list[Alert]:
             steps=(
                 "Check for two image versions in one run, or a foreign publisher on the broker.",
                 "Otherwise keep the message and report a defect.",
+            ),
+        ),
+        Alert(
+            name="TidegateCallsRefused",
+            severity="ticket",
+            expr=f"sum by ({RUN}) (increase({metric(process_stats.CALLS_REFUSED_BECAUSE.metric)}[{long}])) > 0",
+            summary=f"Run {{{{ $labels.{RUN} }}}}: a service refused calls for their caller",
+            meaning="Every call sends the token of its caller's role, and `wire/call_permissions.py` says which role"
+            " may call which method. Refused calls change nothing. Without a fault, a stranger reached the port.",
+            confirm=(
+                f"`sum by (job, {label(names.ATTR_CAUSE)}) (increase("
+                f"{metric(process_stats.CALLS_REFUSED_BECAUSE.metric)}[1h]))` names the service and the cause.",
+                "The log of that service has `call_refused` once a minute: the method, the caller's address, and why.",
+            ),
+            steps=(
+                "unauthenticated, from an address of the run: a service of an earlier start, or one whose credential is"
+                " older than the last two rotations. Restart it.",
+                "permission_denied: a service calls what its role may not: two image versions in one run, or a service"
+                " that an attacker took over. Compare the images; rotate the credentials if in doubt.",
+                "From elsewhere: close the port (network policies on, loopback on a laptop), then find the caller.",
             ),
         ),
         Alert(

@@ -2,6 +2,7 @@
 
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import admission as admission_stats
+from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import telemetry as names
 from tidegate.catalogue import trajectory_store as store_stats
@@ -248,6 +249,12 @@ FLOW = Board(
                     (Query(f"sum({one(store_stats.LEASED_TRAJECTORIES.metric)})", "leased"),),
                 ),
                 Panel(
+                    "Leases that expired",
+                    (Query(f"sum({rate(store_stats.LEASES_EXPIRED.metric)})", "expired"),),
+                    description="Batches a second whose learner did not renew its lease: it is lost, suspended or cut"
+                    " off. Their trajectories are available again; a late commit is refused.",
+                ),
+                Panel(
                     "Payload in the store",
                     (Query(f"sum({one(store_stats.RESIDENT_BYTES.metric)})", "bytes"),),
                     unit="bytes",
@@ -275,10 +282,11 @@ FLOW = Board(
                     only_with="`trajectory_store.replay`",
                 ),
                 Panel(
-                    "Duplicates and revivals",
+                    "Duplicates, revivals and recomputed updates",
                     (
                         Query(f"sum({rate(store_stats.DUPLICATES.metric)})", "duplicates"),
                         Query(f"sum({rate(store_stats.REVIVED.metric)})", "revived"),
+                        Query(f"sum({rate(learner_stats.UPDATES_RECOMPUTED.metric)})", "recomputed updates"),
                     ),
                 ),
                 Panel(

@@ -34,6 +34,7 @@ from tools.monitoring.queries import (
 from tools.monitoring.slo_rules import RUN
 
 HTTP_STATUS = label(names.ATTR_HTTP_STATUS)
+RPC_METHOD = label(names.ATTR_RPC_METHOD)
 
 ACTORS = Board(
     uid="tidegate-actors",
@@ -423,6 +424,29 @@ BROKER = Board(
                     "Payloads uploaded per second",
                     (Query(f"sum by (job) ({rate(publishing_stats.UPLOADS.metric)})", "{{job}}"),),
                     description="Too large for a message: uploaded to the store and published by reference.",
+                ),
+                Panel(
+                    "Invalid gRPC calls per second, by method",
+                    (rate_by(process_stats.CALLS_INVALID.metric, RPC_METHOD),),
+                    description="Refused with INVALID_ARGUMENT: the caller sent what the service cannot accept.",
+                    only_with="invalid calls",
+                ),
+                Panel(
+                    "gRPC calls refused for their caller, per second",
+                    (rate_by(process_stats.CALLS_REFUSED_BECAUSE.metric, CAUSE),),
+                    description="No accepted credential, or a role that may not call the method.",
+                ),
+                Panel(
+                    "Failed gRPC calls per second, by method",
+                    (rate_by(process_stats.CALLS_FAILED.metric, RPC_METHOD),),
+                    description="Ended by a defect; the service's log has the traceback under call_failed.",
+                    only_with="a defect in a service",
+                ),
+                Panel(
+                    "Messages of state ignored per second, by stream",
+                    (rate_by(names.METRIC_IGNORED, STREAM),),
+                    description="Unreadable: the service keeps what it knows.",
+                    only_with="unreadable messages",
                 ),
                 Panel(
                     "Messages quarantined",

@@ -1,18 +1,18 @@
-{{/* Permissions at the broker by user; a user is a component (_services.tpl). */}}
+{{/* Permissions at the broker by user: those of this release's services (a user is a component), of `operator`, who reads,
+and of `bootstrap`, who creates and updates the streams. The table is services/tidegate/wire/permissions.py, which also
+configures the broker of `tidegate up`; `make chart` writes it to files/. */}}
 {{- define "tidegate.brokerUsers" -}}
-{{- range $_, $row := include "tidegate.services" . | fromYaml }}
-{{ $row.name }}: {{ toJson $row.broker }}
+{{- $table := .Files.Get "files/broker-permissions.json" | replace "{run}" (include "tidegate.runId" .) | fromJson -}}
+{{- $users := list "operator" "bootstrap" -}}
+{{- range $_, $row := include "tidegate.services" . | fromYaml }}{{ $users = append $users $row.name }}{{ end -}}
+{{- range $user := sortAlpha $users }}
+{{ $user }}: {{ required (printf "files/broker-permissions.json has no user %s: run make chart" $user) (get $table $user) | toJson }}
 {{- end }}
 {{- end -}}
 
-{{- define "tidegate.streams" -}}
-[TASKS, ROLLOUTS, TRAJECTORIES, PROGRESS, POLICY, CONTROL, EVENTS, QUARANTINE]
-{{- end -}}
-
-{{/* All users with a password: the components, people and `helm test` (operator), the server's own account (system), and
-the routes between servers. */}}
+{{/* All users with a password: those above, the server's own account (system), and the routes between servers. */}}
 {{- define "tidegate.brokerKeys" -}}
-{{- join " " (concat (keys (include "tidegate.brokerUsers" . | fromYaml) | sortAlpha) (list "operator" "routes" "system")) -}}
+{{- join " " (concat (keys (include "tidegate.brokerUsers" . | fromYaml) | sortAlpha) (list "routes" "system")) -}}
 {{- end -}}
 
 {{/* The environment variable with a user's password: the configuration file contains no secrets. */}}
@@ -21,8 +21,6 @@ TG_{{ . | upper | replace "-" "_" }}
 {{- end -}}
 
 {{- define "tidegate.brokerConfig" -}}
-{{- $root := . -}}
-{{- $run := include "tidegate.runId" . -}}
 {{- $nats := .Values.nats -}}
 {{- $name := include "tidegate.name" (list . "nats") -}}
 server_name: $POD_NAME
@@ -32,6 +30,17 @@ pid_file: "/tmp/nats.pid"
 max_payload: 2097152
 lame_duck_grace_period: "5s"
 lame_duck_duration: "30s"
+{{- if include "tidegate.brokerTls" . }}
+
+# Read again at SIGHUP, which the container `reloader` sends when the mounted files change.
+tls {
+  cert_file: "/etc/nats-tls/tls.crt"
+  key_file: "/etc/nats-tls/tls.key"
+  ca_file: "/etc/nats-tls/ca.crt"
+  verify: true
+  timeout: 10
+}
+{{- end }}
 
 jetstream {
   store_dir: "/data"
@@ -49,6 +58,15 @@ cluster {
   name: {{ $name | quote }}
   listen: "0.0.0.0:6222"
   authorization { user: routes, password: $TG_ROUTES }
+  {{- if include "tidegate.brokerTls" . }}
+  tls {
+    cert_file: "/etc/nats-tls/tls.crt"
+    key_file: "/etc/nats-tls/tls.key"
+    ca_file: "/etc/nats-tls/ca.crt"
+    verify: true
+    timeout: 10
+  }
+  {{- end }}
   routes: [
     {{- range $index := until (int $nats.replicas) }}
     $TG_ROUTE_{{ $index }}
@@ -63,42 +81,18 @@ accounts {
   TIDEGATE {
     jetstream: enabled
     users: [
-      { user: operator, password: $TG_OPERATOR }
       {{- range $user, $may := include "tidegate.brokerUsers" . | fromYaml }}
       {
         user: {{ $user }}, password: ${{ include "tidegate.brokerVariable" $user }}
         permissions {
           publish: { allow: [
-            {{- range concat ($may.publish | default list) (list "stats.*" "evt.*" "bad.*") }}
-            "tg.{{ $run }}.{{ . }}"
-            {{- end }}
-            "$JS.API.INFO"
-            {{- range $stream := include "tidegate.streams" $root | fromYamlArray }}
-            "$JS.API.STREAM.INFO.{{ $stream }}-{{ $run }}"
-            "$JS.API.STREAM.CREATE.{{ $stream }}-{{ $run }}"
-            "$JS.API.STREAM.UPDATE.{{ $stream }}-{{ $run }}"
-            {{- end }}
-            {{- range $may.read }}
-            "$JS.API.DIRECT.GET.{{ . }}-{{ $run }}.>"
-            "$JS.API.STREAM.MSG.GET.{{ . }}-{{ $run }}"
-            {{- end }}
-            {{- with $may.purge }}
-            "$JS.API.STREAM.PURGE.{{ . }}-{{ $run }}"
-            {{- end }}
-            {{- with coalesce $may.consume $may.tune }}
-            "$JS.API.CONSUMER.INFO.{{ . }}-{{ $run }}.*"
-            "$JS.API.CONSUMER.CREATE.{{ . }}-{{ $run }}.>"
-            "$JS.API.CONSUMER.DURABLE.CREATE.{{ . }}-{{ $run }}.*"
-            {{- end }}
-            {{- with $may.consume }}
-            "$JS.API.CONSUMER.MSG.NEXT.{{ . }}-{{ $run }}.*"
-            "$JS.ACK.{{ . }}-{{ $run }}.>"
+            {{- range $may.publish }}
+            {{ quote . }}
             {{- end }}
           ] }
           subscribe: { allow: [
-            "_INBOX_{{ $user }}.>"
-            {{- range concat ($may.follow | default list) (list "stats.*" "evt.*") }}
-            "tg.{{ $run }}.{{ . }}"
+            {{- range $may.subscribe }}
+            {{ quote . }}
             {{- end }}
           ] }
         }

@@ -12,17 +12,18 @@ test: {{ toJson $called }}
 nats: []
 collector: []
 credentials: []
+streams: []
 {{- end -}}
 
 {{/* Every flow of this release: the table, the broker and the collector. */}}
 {{- define "tidegate.allFlows" -}}
 {{- $root := . -}}
-{{- $speakers := list "test" -}}
+{{- $speakers := list "test" "streams" -}}
 {{- range $_, $row := include "tidegate.services" . | fromYaml }}{{ $speakers = append $speakers $row.name }}{{ end -}}
 {{- range $from, $targets := include "tidegate.flows" . | fromYaml }}
 {{- if has $from $speakers -}}
 {{- if eq $root.Values.nats.mode "builtin" }}{{ $targets = append $targets "nats:client" }}{{ end -}}
-{{- if eq $root.Values.collector.mode "builtin" }}{{ $targets = append $targets "collector:otlp-grpc" }}{{ end -}}
+{{- if and (eq $root.Values.collector.mode "builtin") (ne $from "streams") }}{{ $targets = append $targets "collector:otlp-grpc" }}{{ end -}}
 {{- end -}}
 {{- if and (eq $from "nats") (gt (int $root.Values.nats.replicas) 1) }}{{ $targets = append $targets "nats:routes" }}{{ end }}
 {{ $from }}: {{ toJson $targets }}
@@ -31,12 +32,12 @@ credentials: []
 
 {{/* Components with pods in this release. */}}
 {{- define "tidegate.components" -}}
-{{- $components := list "test" -}}
+{{- $components := list "test" "streams" -}}
 {{- range $_, $row := include "tidegate.services" . | fromYaml }}{{ $components = append $components $row.name }}{{ end -}}
 {{- if eq .Values.nats.mode "builtin" }}
 {{- $components = append $components "nats" -}}
-{{- if not .Values.nats.auth.existingSecret }}{{ $components = append $components "credentials" }}{{ end -}}
 {{- end -}}
+{{- if include "tidegate.makesCredentials" . }}{{ $components = append $components "credentials" }}{{ end -}}
 {{- if eq .Values.collector.mode "builtin" }}{{ $components = append $components "collector" }}{{ end -}}
 {{- join " " $components -}}
 {{- end -}}

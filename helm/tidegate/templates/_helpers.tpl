@@ -118,7 +118,7 @@ capabilities: {drop: [ALL]}
 {{- if eq .Values.nats.mode "external" -}}
 {{- required "nats.mode is external: set nats.url to nats://host:4222" .Values.nats.url -}}
 {{- else -}}
-nats://{{ include "tidegate.name" (list . "nats") }}:4222
+{{ ternary "tls" "nats" (eq (include "tidegate.brokerTls" .) "true") }}://{{ include "tidegate.name" (list . "nats") }}:4222
 {{- end -}}
 {{- end -}}
 
@@ -127,6 +127,40 @@ nats://{{ include "tidegate.name" (list . "nats") }}:4222
 {{- fail "nats.mode is external: set nats.auth.existingSecret to a Secret with the passwords" -}}
 {{- end -}}
 {{- .Values.nats.auth.existingSecret | default (include "tidegate.name" (list . "nats-auth")) -}}
+{{- end -}}
+
+{{/* The Secret with the token of calls of each role. */}}
+{{- define "tidegate.callSecret" -}}
+{{- .Values.calls.existingSecret | default (include "tidegate.name" (list . "call-auth")) -}}
+{{- end -}}
+
+{{/* The call credentials of a pod, written again by the kubelet when they are rotated: (list root role [role]). A role is a
+service by its name in the run file, or operator; the digests recognise every caller and are no credential. The queue
+signs tasks with a secret that only the store has as well. */}}
+{{- define "tidegate.callVolume" -}}
+{{- $items := list (dict "key" "digests.json" "path" "digests.json") -}}
+{{- range rest . -}}
+{{- $file := printf "%s.token" . -}}
+{{- $items = append $items (dict "key" $file "path" $file) -}}
+{{- if has . (list "task_queue" "trajectory_store") -}}
+{{- $items = append $items (dict "key" "tasks.secret" "path" "tasks.secret") -}}
+{{- end -}}
+{{- end -}}
+- name: credentials
+  secret: {secretName: {{ include "tidegate.callSecret" (first .) }}, defaultMode: 0440, items: {{ toJson $items }}}
+{{- end -}}
+
+{{- define "tidegate.callMount" -}}
+- {name: credentials, mountPath: /etc/tidegate-credentials, readOnly: true}
+{{- end -}}
+
+{{/* Whether a Job makes credentials in this release: the broker's passwords, the tokens of calls, or both. */}}
+{{- define "tidegate.makesCredentials" -}}
+{{- if or (include "tidegate.makesPasswords" .) (not .Values.calls.existingSecret) }}true{{ end -}}
+{{- end -}}
+
+{{- define "tidegate.makesPasswords" -}}
+{{- if and (eq .Values.nats.mode "builtin") (not .Values.nats.auth.existingSecret) }}true{{ end -}}
 {{- end -}}
 
 {{/* The port of the actors' gateway, from the run file. */}}
@@ -147,6 +181,16 @@ nats://{{ include "tidegate.name" (list . "nats") }}:4222
 {{- else if eq .Values.collector.mode "external" -}}
 {{- required "collector.mode is external: set collector.endpoint to host:port" .Values.collector.endpoint -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Whether admission may write the deletion cost of the actors' pods: the chart's value and the run file's. */}}
+{{- define "tidegate.ranksActors" -}}
+{{- $scaling := ((.Values.run.admission | default dict).scaling | default dict) -}}
+{{- $given := toString $scaling.deletion_cost -}}
+{{- if and (eq $given "true") (not .Values.admission.kubernetes.rankActors) }}
+{{- fail "run.admission.scaling.deletion_cost is true: set admission.kubernetes.rankActors, which lets admission write it" }}
+{{- end -}}
+{{- and .Values.admission.kubernetes.enabled .Values.admission.kubernetes.rankActors (ne $given "false") -}}
 {{- end -}}
 
 {{/* JSON is YAML, and keeps what Helm's YAML does not: 1073741824 stays an integer. */}}

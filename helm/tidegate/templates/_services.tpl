@@ -6,48 +6,36 @@ PriorityClass.
 calls: the services that it calls, as component:port; everything else is denied. A port is the container's name for it (the
 policies use numbers, because not every network plugin supports names for egress); `any` is every port. One that this
 release has not is no flow. tests/chart compares the rendered flows with its own table.
-broker: its permissions there. Subjects and streams are those of wire/subjects.py; a test checks them on a real server.
-publish, follow: subjects below `tg.<run>.`. read: streams whose last message it requests. consume: the stream whose durable
-consumer it shares. tune: the stream whose consumer it configures without reading. purge: the stream of partial rollouts
-whose subjects it purges when they are obsolete. Everyone may publish statistics, events and quarantine, and verify or create
-the streams; no one may delete a stream or a message, or purge a stream of work.
+Its permissions at the broker are a row of services/tidegate/wire/permissions.py.
 */}}
 {{- define "tidegate.services" -}}
 task_queue:
   {values: taskQueue, name: task-queue, scalable: false, called: true, priority: control,
-   calls: ["trajectory-store:grpc"],
-   broker: {publish: ["task.*"], follow: ["ver.*", "ctl.task_queue"], read: [CONTROL, POLICY]}}
+   calls: ["trajectory-store:grpc"]}
 actor:
   {values: actor, name: actor, scalable: true, called: false, priority: actor,
-   calls: ["environment:grpc", "inference:grpc", "trajectory-store:grpc", "weight-distribution:grpc"],
-   broker: {publish: ["roll.*", "traj.*", "part.*"], follow: ["ver.*"], read: [POLICY, PROGRESS], purge: PROGRESS, consume: TASKS}}
+   calls: ["environment:grpc", "inference:grpc", "trajectory-store:grpc", "weight-distribution:grpc"]}
 {{- if eq ((.Values.run.actor | default dict).engine | default "auto") "inference_env" }}
 inference:
   {values: inference, name: inference, scalable: false, called: true, priority: actor,
-   calls: ["environment:grpc", "weight-distribution:grpc"],
-   broker: {follow: ["ver.*"], read: [POLICY]}}
+   calls: ["environment:grpc", "weight-distribution:grpc"]}
 {{- end }}
 environment:
   {values: environment, name: environment, scalable: true, called: true, priority: environment,
-   calls: ["trajectory-store:grpc"],
-   broker: {publish: ["traj.*"], consume: ROLLOUTS}}
+   calls: ["trajectory-store:grpc"]}
 trajectory_store:
   {values: trajectoryStore, name: trajectory-store, scalable: false, called: true, priority: control,
-   calls: [],
-   broker: {follow: ["ver.*"], read: [POLICY], consume: TRAJECTORIES}}
+   calls: []}
 learner:
   {values: learner, name: learner, scalable: false, called: true, priority: learner,
-   calls: ["environment:grpc", "trajectory-store:grpc", "weight-distribution:grpc", "learner:any"],
-   broker: {follow: ["ver.*"], read: [POLICY]}}
+   calls: ["environment:grpc", "trajectory-store:grpc", "weight-distribution:grpc", "learner:any"]}
 weight_distribution:
   {values: weightDistribution, name: weight-distribution, scalable: false, called: true, priority: control,
-   calls: [],
-   broker: {publish: ["ver.*"], follow: ["ver.*"], read: [POLICY]}}
+   calls: []}
 # Operators run `tidegate status`, `audit` and `explain` in its pod by kubectl exec.
 admission:
   {values: admission, name: admission, scalable: false, called: true, priority: control,
-   calls: ["task-queue:grpc", "trajectory-store:grpc", "learner:grpc", "weight-distribution:grpc"],
-   broker: {publish: ["ctl.*"], follow: ["ver.*"], read: [CONTROL, POLICY], tune: TASKS}}
+   calls: ["task-queue:grpc", "trajectory-store:grpc", "learner:grpc", "weight-distribution:grpc"]}
 {{- end -}}
 
 {{/* A service's section of the values merged over podDefaults: (list root row) */}}

@@ -139,7 +139,7 @@ spec:
 {{- $ranks := 1 -}}
 {{- if eq $service "learner" }}{{ $ranks = include "tidegate.ranks" $root | int }}{{ end -}}
 {{- $gpu := int $pod.gpu -}}
-{{- $health := ternary 7701 7700 (ne $root.Values.tls.existingSecret "") -}}
+{{- $health := ternary 7701 7700 (ne (include "tidegate.tls" $root) "") -}}
 {{- $kubernetes := and (eq $service "admission") $root.Values.admission.kubernetes.enabled -}}
 {{- $gateway := and (eq $service "actor") $root.Values.actor.gateway.enabled -}}
 {{- $sandbox := $pod.sandbox | default dict -}}
@@ -184,25 +184,15 @@ spec:
     - name: {{ $row.name }}
       image: {{ include "tidegate.ownImage" (list $root (include "tidegate.imageKey" (list $root $service $pod))) }}
       imagePullPolicy: {{ $root.Values.images.pullPolicy }}
-      {{- if gt $ranks 1 }}
-      command:
-        - torchrun
-        - --nnodes={{ $ranks }}
-        - --nproc-per-node=1
-        - --max-restarts=0 # a rank that ends, ends its pod: Kubernetes restarts it, and the group forms again
-        - --shutdown-timeout={{ add (include "tidegate.drainTimeoutSeconds" $root) 5 }}
-        - --rdzv-backend=c10d
-        - --rdzv-id={{ include "tidegate.runId" $root }}
-        - --rdzv-endpoint={{ $learner }}-0.{{ $learner }}-ranks:29400
-        - -m
-        - tidegate.cli.main
-      {{- end }}
       args: [serve, {{ $service }}, --cluster, /etc/tidegate, --data-dir, /data]
       env:
         {{- include "tidegate.env" (list $root $service) | nindent 8 }}
         {{- if $kubernetes }}
         - {name: TIDEGATE_KUBERNETES, value: "1"}
         - {name: TIDEGATE_RELEASE, value: {{ $root.Release.Name | quote }}}
+        {{- if eq (include "tidegate.ranksActors" $root) "true" }}
+        - {name: TIDEGATE_RANK_ACTORS, value: "1"}
+        {{- end }}
         - {name: TIDEGATE_LEASE, value: {{ include "tidegate.name" (list $root "admission") }}}
         {{- if $root.Values.crd.enabled }}
         - {name: TIDEGATE_CRD, value: "1"}
@@ -215,6 +205,15 @@ spec:
         - {name: TIDEGATE_GATEWAY_HOST, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
         - {name: TIDEGATE_GATEWAY_KEY, valueFrom: {secretKeyRef: {name: {{ include "tidegate.gatewaySecret" $root }}, key: {{ $pod.gateway.secretKey }}}}}
         {{- end }}
+        {{- if has $service (list "task_queue" "trajectory_store") }}
+        - {name: TIDEGATE_TASK_SECRET, value: /etc/tidegate-credentials/tasks.secret}
+        {{- end }}
+        {{- if gt $ranks 1 }}
+        # Its name numbers each pod. A rank that ends, ends its pod: Kubernetes restarts it, and the group forms again.
+        - {name: WORLD_SIZE, value: {{ $ranks | quote }}}
+        - {name: MASTER_ADDR, value: {{ $learner }}-0.{{ $learner }}-ranks}
+        - {name: MASTER_PORT, value: "29400"}
+        {{- end }}
         {{- if eq $gpu 0 }}
         - {name: NVIDIA_VISIBLE_DEVICES, value: void}
         {{- end }}
@@ -223,7 +222,7 @@ spec:
         {{- end }}
       ports:
         - {name: grpc, containerPort: 7700}
-        {{- if $root.Values.tls.existingSecret }}
+        {{- if include "tidegate.tls" $root }}
         - {name: health, containerPort: 7701}
         {{- end }}
         {{- if $gateway }}
@@ -261,10 +260,8 @@ spec:
         - {name: config, mountPath: /etc/tidegate, readOnly: true}
         - {name: data, mountPath: /data}
         - {name: tmp, mountPath: /tmp}
-        {{- include "tidegate.tlsMount" $root | nindent 8 }}
-        {{- if and (eq $root.Values.nats.mode "external") $root.Values.nats.tls.existingSecret }}
-        - {name: broker-ca, mountPath: /etc/tidegate-broker, readOnly: true}
-        {{- end }}
+        {{- include "tidegate.callMount" $root | nindent 8 }}
+        {{- include "tidegate.tlsMounts" $root | nindent 8 }}
         {{- if eq $service "learner" }}
         - {name: shm, mountPath: /dev/shm}
         {{- end }}
@@ -274,10 +271,9 @@ spec:
   volumes:
     - {name: config, configMap: {name: {{ include "tidegate.name" (list $root "run") }}}}
     - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
-    {{- include "tidegate.tlsVolume" $root | nindent 4 }}
-    {{- if and (eq $root.Values.nats.mode "external") $root.Values.nats.tls.existingSecret }}
-    - {name: broker-ca, secret: {secretName: {{ $root.Values.nats.tls.existingSecret }}, items: [{key: ca.crt, path: ca.crt}]}}
-    {{- end }}
+    {{- /* Operators work in admission's pod. */}}
+    {{- include "tidegate.callVolume" (concat (list $root $service) (ternary (list "operator") list (eq $service "admission"))) | nindent 4 }}
+    {{- include "tidegate.tlsVolumes" (list $root $row.name) | nindent 4 }}
     {{- if $row.scalable }}
     - {name: data, emptyDir: {sizeLimit: {{ $pod.scratch.size }}}}
     {{- else if not $pod.persistence.enabled }}
@@ -304,8 +300,11 @@ spec:
 - {name: OTEL_RESOURCE_ATTRIBUTES, value: "k8s.namespace.name=$(TIDEGATE_NAMESPACE),k8s.pod.name=$(TIDEGATE_POD_NAME),k8s.pod.uid=$(TIDEGATE_POD_UID),k8s.node.name=$(TIDEGATE_NODE_NAME)"}
 - {name: TIDEGATE_BROKER_USER, value: {{ $user }}}
 - {name: TIDEGATE_BROKER_PASSWORD, valueFrom: {secretKeyRef: {name: {{ include "tidegate.brokerSecret" $root }}, key: {{ $key }}}}}
-{{- if $root.Values.tls.existingSecret }}
+{{- if include "tidegate.tls" $root }}
 - {name: TIDEGATE_TLS_DIR, value: /etc/tidegate-tls}
+{{- end }}
+{{- if include "tidegate.brokerTls" $root }}
+- {name: TIDEGATE_BROKER_TLS_DIR, value: /etc/tidegate-tls}
 {{- end }}
 {{- if and (eq $root.Values.nats.mode "external") $root.Values.nats.tls.existingSecret }}
 - {name: SSL_CERT_FILE, value: /etc/tidegate-broker/ca.crt}
@@ -368,17 +367,4 @@ topologySpreadConstraints:
 {{- define "tidegate.priorityClass" -}}
 {{- $root := index . 0 -}}
 {{- printf "%s-%s-%s" $root.Release.Namespace (include "tidegate.fullname" $root) (index . 1) | trunc 63 -}}
-{{- end -}}
-
-{{/* The certificate for mutual TLS between services. */}}
-{{- define "tidegate.tlsMount" -}}
-{{- if .Values.tls.existingSecret -}}
-- {name: tls, mountPath: /etc/tidegate-tls, readOnly: true}
-{{- end -}}
-{{- end -}}
-
-{{- define "tidegate.tlsVolume" -}}
-{{- with .Values.tls.existingSecret -}}
-- {name: tls, secret: {secretName: {{ . }}, defaultMode: 0440}}
-{{- end -}}
 {{- end -}}

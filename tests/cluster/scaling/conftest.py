@@ -96,7 +96,7 @@ def kubeconfig(release: Namespace, tmp_path: Path) -> Path:
 async def bus(tmp_path: Path) -> AsyncIterator[Bus]:
     broker = own_broker(tmp_path / "nats")
     topology = Topology(RunId("test-run"))
-    bus = await Bus.connect(broker.url, token="", name="test", topology=topology, clock=SystemClock())
+    bus = await Bus.connect(broker.url, name="test", topology=topology, clock=SystemClock())
     await bus.bootstrap(topology.streams(max_tasks=64))
     yield bus
     await bus.close()
@@ -110,6 +110,7 @@ def make(
     """An admission process with access to the cluster."""
     for name, value in {
         "TIDEGATE_KUBERNETES": "1",
+        "TIDEGATE_RANK_ACTORS": "1",
         "TIDEGATE_NAMESPACE": release.namespace,
         "TIDEGATE_RELEASE": RELEASE,
         "TIDEGATE_POD_NAME": "t-admission-0",

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.kube import CommandError
 from tests.cluster.scaling.conftest import ACCOUNT, ACTORS, RELEASE, Hands, role
 from tests.support.reports import Services
-from tests.support.service_harness import running, until
+from tests.support.service_harness import channel_of_test, running, until
 from tidegate.admission.config import AdmissionConfig, KubernetesConfig
 from tidegate.admission.kubernetes.scalers import UNKNOWN_MANAGER
 from tidegate.admission.main import build
@@ -156,7 +156,7 @@ async def test_training_run_is_observed_applied_and_reported(
     services.actors = {"a-0": {"serving_step": 10.0}}
     await hands.kubectl("apply", "--filename", "-", given=training_run(suspend=True))
     async with admission(make, services, "observe") as context:
-        client = AdmissionClient(context.channel("admission"))
+        client = AdmissionClient(channel_of_test(context, "admission"))
 
         async def limits(*, paused: bool, max_lag: int) -> bool:
             now = (await client.limits())[0]
@@ -222,7 +222,7 @@ async def test_admission_continues_without_its_role_and_uses_it_once_restored(
     await hands.kubectl("delete", "role", ACCOUNT)
     async with admission(make, services, "controller") as context:
         await until(lambda: "renew the Lease" in troubles(context))
-        client = AdmissionClient(context.channel("admission"))
+        client = AdmissionClient(channel_of_test(context, "admission"))
         await client.set_paused(paused=True, reason="still possible")
         assert (await client.limits())[0].paused
         await client.set_paused(paused=False, reason="")

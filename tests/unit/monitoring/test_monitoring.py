@@ -77,7 +77,7 @@ def test_every_panel_uses_names_that_exist() -> None:
 
 def test_every_alert_says_how_bad_it_is_and_leads_to_a_page() -> None:
     alerts = [rule for rule in rules() if "alert" in rule]
-    assert len(alerts) == 2 * len(SLO_NAMES) + 11
+    assert len(alerts) == 2 * len(SLO_NAMES) + 12
     for alert in alerts:
         assert alert["labels"]["severity"] in ("page", "ticket")
         assert {"summary", "description", "runbook_url"} <= set(alert["annotations"])
