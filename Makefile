@@ -72,9 +72,10 @@ contracts: install-dev ## the layers of the packages, as import contracts
 generate: install-dev ## regenerate services/tidegate/v1 from protos/
 	@$(BIN)/python tools/generate.py
 
-chart: install-dev ## regenerate the chart's schema, its README's table, its rules and its dashboards from the types
+chart: install-dev ## regenerate the chart's schema, README's table, permissions, rules and dashboards from the types
 	@$(BIN)/python tools/chart_schema.py
 	@$(BIN)/python tools/chart_readme.py
+	@$(BIN)/python tools/chart_permissions.py
 	@$(BIN)/python -m tools.monitoring.generate
 
 k8s: install-dev ## regenerate k8s/ from renders of the chart (needs helm)
@@ -97,6 +98,7 @@ drift: install-dev ## check that generated files match their sources: protocol c
 	$(STEP) "drift: helm/tidegate against the types and catalogues (k8s/ is held to the chart by the tests, with helm)"
 	@$(BIN)/python tools/chart_schema.py --check
 	@$(BIN)/python tools/chart_readme.py --check
+	@$(BIN)/python tools/chart_permissions.py --check
 	@$(BIN)/python -m tools.monitoring.generate --check
 
 pytest: install-dev ## the tests that ARGS selects, one after the other (ARGS="-k lag")

@@ -32,7 +32,8 @@ from tidegate.core.admission import Limits, capacity
 from tidegate.core.balance import diagnose
 from tidegate.core.errors import UnavailableError
 from tidegate.core.slo_catalogue import SlosConfig, declared
-from tidegate.wire.stats import ServiceStats, encode_stats
+from tidegate.runtime.stats_reports import publish_stats
+from tidegate.wire.stats import ServiceStats
 
 REPETITIONS = 3
 DECISION_ACTORS = 10_000
@@ -42,7 +43,7 @@ HEARD_ACTORS = 200
 REPORT_PERIOD_S = 0.5
 HEARD_S = 20.0
 HEARD_QUICK_S = 5.0
-# The process has started, subscribed and heard everybody by then.
+# The process has started, subscribed and heard all services by then.
 WARM_UP_S = 3.0
 CORE_SHARE_MAX = 0.05
 WINDOW_S = 10.0
@@ -231,7 +232,7 @@ def _median_us(work: Callable[[], None], *, times: int) -> float:
 
 
 async def _measure_share(setting: BenchSetting, folder: Path, *, repetition: int, heard_s: float) -> Sample:
-    """CPU time of admission while it hears everybody."""
+    """CPU time of admission while it hears all services."""
     async with stage(setting.run_file, folder=folder, services=["admission"]) as staged:
         speaker = asyncio.create_task(_speak(staged))
         try:
@@ -266,17 +267,17 @@ async def _speak(staged: Stage) -> None:
     started_s = time.monotonic()
     for number in count():
         for stats in _others(number):
-            await staged.bus.publish_core(staged.topology.stats(stats.instance), encode_stats(stats))
+            await publish_stats(staged.bus, staged.topology, stats)
         for index, actor in enumerate(actors):
             stats = next(actor)
-            await staged.bus.publish_core(staged.topology.stats(stats.instance), encode_stats(stats))
+            await publish_stats(staged.bus, staged.topology, stats)
             if index % 10 == 9:
                 due_s = started_s + REPORT_PERIOD_S * (number + (index + 1) / HEARD_ACTORS)
                 await asyncio.sleep(max(0.0, due_s - time.monotonic()))
 
 
 def _check_heard(folder: Path) -> None:
-    """Refuse a figure that is small because admission did not hear everybody."""
+    """Refuse a figure that is small because admission did not hear all of them."""
     sample = last_working_sample(folder)
     heard = sample["num_actors"] if sample is not None else 0
     if heard != HEARD_ACTORS:

@@ -18,6 +18,7 @@ from benchmarks.process_tree import (
 )
 from tidegate.core.errors import UnavailableError
 from tidegate.launch.log_tail import final_message
+from tidegate.runtime.parent_death import dies_with_this_process
 
 POLL_S = 0.02
 # Draining a platform and writing its report; past it the program is killed.
@@ -65,6 +66,7 @@ class Program:
                 env={**os.environ, **(environment or {})},
                 cwd=folder,
                 start_new_session=True,
+                preexec_fn=dies_with_this_process(),
             )
         _ROOTS.add(self.pid)
         self._ended_cpu_s = 0.0

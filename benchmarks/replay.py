@@ -188,8 +188,7 @@ async def _round(
         f" capacity: {capacity}, selector: {selector}}}",
     ]
     async with stage(RUN_FILE, folder=folder, services=["trajectory_store"], overrides=overrides) as running:
-        await running.bus.bootstrap(running.topology.streams(max_tasks=16))
-        channel = running.channel("trajectory_store")
+        channel = running.channel("trajectory_store", role="learner")
         store = TrajectoryStoreClient(channel)
         await store.open_lineage(Lineage(VERSION.lineage), learner_id=LEARNER)
         count = capacity // SEGMENT_UNITS

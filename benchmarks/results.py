@@ -12,7 +12,7 @@ Side = Literal["tidegate", "peer"]
 class Sample(msgspec.Struct, frozen=True):
     """One measurement of one side: what was done, in how many seconds, for how many CPU-seconds of all its processes.
 
-    ``others_cores``: how many cores everybody else kept busy meanwhile, None where that was not looked at.
+    ``others_cores``: how many cores other processes kept busy meanwhile, None where that was not looked at.
     ``details`` are further raw numbers by name.
     """
 

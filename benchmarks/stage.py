@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,25 +13,35 @@ from benchmarks.training_run import THREADS
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch import broker as nats
+from tidegate.launch.operator_credential import operator_token
 from tidegate.launch.programs import ProcessSpec
 from tidegate.launch.run_file import RunPlan, read_run_file
-from tidegate.launch.run_folder import new_record, write_record
+from tidegate.launch.run_folder import as_user, new_record, settings_of, write_passwords, write_record
 from tidegate.launch.run_record import RunRecord
+from tidegate.launch.streams import connect_and_create_streams
 from tidegate.launch.supervisor import Supervisor
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.call_credentials import FixedToken, derive_token
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.rpc import open_channel
+from tidegate.wire.call_permissions import Role
 from tidegate.wire.clients.lifecycle import LifecycleClient
+from tidegate.wire.permissions import BOOTSTRAP
 from tidegate.wire.subjects import Topology
 
 READY_TIMEOUT_S = 60.0
 POLL_S = 0.05
 STOP_GRACE_S = 15.0
+# Whom a bench is at the broker: actors send what it sends.
+USER = "actor"
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What runs, and a connection to its broker. ``supervisor`` may be given further processes."""
+    """What runs, and an actor's connection to its broker. ``supervisor`` may be given further processes.
+
+    ``passwords``: of each user of the broker.
+    """
 
     record: RunRecord
     plan: RunPlan
@@ -39,10 +49,12 @@ class Stage:
     bus: Bus
     topology: Topology
     supervisor: Supervisor
+    passwords: Mapping[str, str]
 
-    def channel(self, service: str) -> grpc.aio.Channel:
-        """A channel to a service; the caller closes it."""
-        return open_channel(self.record.addresses[service][0])
+    def channel(self, service: str, *, role: Role) -> grpc.aio.Channel:
+        """A channel to a service, with the credential of a role; the caller closes it."""
+        token = FixedToken(derive_token(self.record.call_secret, role))
+        return open_channel(self.record.addresses[service][0], token)
 
 
 @asynccontextmanager
@@ -57,20 +69,31 @@ async def stage(
     """
     plan = read_run_file(run_file, list(overrides))
     record = new_record(plan)
-    config = _write_folder(folder, record)
+    passwords = nats.new_passwords()
+    config = _write_folder(folder, record, passwords)
     supervisor = Supervisor()
     try:
         supervisor.start(nats.process(config, log=folder / "nats-server.log"))
         await nats.wait_ready(record.broker)
         topology = Topology(RunId(record.run_id))
+        await connect_and_create_streams(
+            settings_of(folder, as_user(record, BOOTSTRAP, passwords), plan.file),
+            actor=plan.services["actor"],
+            environment=plan.services["environment"],
+        )
         bus = await Bus.connect(
-            record.broker.url, token=record.broker.token, name="bench", topology=topology, clock=SystemClock()
+            record.broker.url,
+            user=USER,
+            password=passwords[USER],
+            name="bench",
+            topology=topology,
+            clock=SystemClock(),
         )
         for service in services:
             supervisor.start(service_process(service, folder=folder))
         for service in services:
-            await _wait_ready(service, record.addresses[service][0], supervisor)
-        yield Stage(record, plan, folder, bus, topology, supervisor)
+            await _wait_ready(service, record, supervisor)
+        yield Stage(record, plan, folder, bus, topology, supervisor, passwords)
         await bus.close()
         await supervisor.stop(list(services), grace_s=STOP_GRACE_S)
         await supervisor.stop([view.name for view in supervisor.view()], grace_s=STOP_GRACE_S)
@@ -78,14 +101,16 @@ async def stage(
         supervisor.kill_all()
 
 
-def _write_folder(folder: Path, record: RunRecord) -> Path:
+def _write_folder(folder: Path, record: RunRecord, passwords: Mapping[str, str]) -> Path:
     """What services and broker read when they start; returns the broker's configuration."""
     folder.mkdir(parents=True)
     write_record(folder, record)
+    write_passwords(folder, passwords)
     return nats.write_config(
         folder / "nats-server.conf",
-        record.broker,
-        server_name=record.run_id,
+        record.broker.port,
+        passwords=passwords,
+        run_id=record.run_id,
         store=folder.resolve() / "nats",
     )
 
@@ -104,8 +129,8 @@ def service_process(service: str, *, folder: Path) -> ProcessSpec:
     return ProcessSpec(service, command, folder / f"{service}.log", THREADS)
 
 
-async def _wait_ready(service: str, address: str, supervisor: Supervisor) -> None:
-    channel = open_channel(address)
+async def _wait_ready(service: str, record: RunRecord, supervisor: Supervisor) -> None:
+    channel = open_channel(record.addresses[service][0], operator_token(record))
     client = LifecycleClient(channel, service=service)
     try:
         async with asyncio.timeout(READY_TIMEOUT_S):

@@ -23,6 +23,7 @@ from tidegate.algorithms.grpo_settings import GrpoSettings
 from tidegate.cli.report.figures import line_chart
 from tidegate.cli.report.page import plain_page
 from tidegate.core.errors import UnavailableError
+from tidegate.runtime.parent_death import dies_with_this_process
 
 LAGS = (0, 1, 2, 4, 8, 16)
 QUICK_LAGS = (0, 8)
@@ -131,6 +132,7 @@ def _worker(errors: int) -> "subprocess.Popen[bytes]":
         stdout=subprocess.PIPE,
         stderr=errors,
         env={**os.environ, **THREADS},
+        preexec_fn=dies_with_this_process(),
     )
 
 

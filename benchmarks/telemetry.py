@@ -19,6 +19,7 @@ from benchmarks.results import BenchResult, Goal, Sample, Side, row
 from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.training_run import Window, measure_beside, remove_folder, up_command
 from tidegate.core.errors import UnavailableError
+from tidegate.runtime.parent_death import dies_with_this_process
 from tidegate.runtime.ports import LOOPBACK, pick_ports
 
 REPETITIONS = 7
@@ -43,6 +44,7 @@ def run(setting: BenchSetting) -> BenchResult:
     sink = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.peers.otlp_sink", endpoint, str(counts_file)],
         env={key: value for key, value in os.environ.items() if not key.startswith("OTEL_")},
+        preexec_fn=dies_with_this_process(),
     )
     try:
         _wait_for_sink(counts_file)

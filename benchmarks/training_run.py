@@ -28,7 +28,7 @@ THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS
 
 
 class Window(msgspec.Struct, frozen=True):
-    """What happened between two moments. ``others_cores``: cores that everybody else kept busy meanwhile."""
+    """What happened between two moments. ``others_cores``: cores that other processes kept busy meanwhile."""
 
     steps: int
     updates: int

@@ -26,7 +26,7 @@ from benchmarks.payloads import VERSION, Payload, payloads
 from benchmarks.process_tree import machine_busy_s, own_tree_cpu_s
 from benchmarks.results import BenchResult, Goal, Row, Sample, Side, row
 from benchmarks.setting import BenchSetting, print_progress
-from benchmarks.stage import Stage, stage
+from benchmarks.stage import USER, Stage, stage
 from benchmarks.training_run import THREADS, remove_folder
 from tidegate.core.errors import DeadlineError, TidegateError
 from tidegate.core.ids import RunId
@@ -35,14 +35,14 @@ from tidegate.core.staleness import Lineage
 from tidegate.launch.programs import ProcessSpec
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 from tidegate.wire.frame import encode_frame
-from tidegate.wire.subjects import HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS
+from tidegate.wire.subjects import HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS, SHARD
 
 REPETITIONS = 5
 RATIO_MIN = 0.7
 # Publishes in flight at once, as from eight actors with two unacknowledged each.
 CONCURRENCY = 16
 STREAM_KIND = "TRAJECTORIES"
-SHARD = 0
+READER = "trajectory-store"
 EMPTY_TIMEOUT_S = 120.0
 EMPTY_POLL_S = 0.01
 WARM_UP_MESSAGES = 100
@@ -153,14 +153,13 @@ def _rows(name: str, transfers: list[Transfer]) -> list[Row]:
 async def _round(setting: BenchSetting, side: Side, folder: Path) -> list[Transfer]:
     services = ["trajectory_store"] if side == "tidegate" else []
     async with stage(setting.run_file, folder=folder, services=services, overrides=OVERRIDES) as running:
-        await running.bus.bootstrap(running.topology.streams(max_tasks=16))
         if side == "tidegate":
             return await _ours(running, payloads(quick=setting.quick))
         return await _raw(running, payloads(quick=setting.quick))
 
 
 async def _ours(running: Stage, kinds: list[Payload]) -> list[Transfer]:
-    channel = running.channel("trajectory_store")
+    channel = running.channel("trajectory_store", role="learner")
     store = TrajectoryStoreClient(channel)
     await store.open_lineage(Lineage(VERSION.lineage), learner_id="bench")
     numbers = itertools.count()
@@ -174,7 +173,9 @@ async def _ours(running: Stage, kinds: list[Payload]) -> list[Transfer]:
 
         transfers.append(await _measure(running, "tidegate", payload, numbers, prepare=prepare, send=send))
         sent += (payload.messages + WARM_UP_MESSAGES) * payload.num_samples
-    totals, _ = await store.ledger()
+    await channel.close()
+    channel = running.channel("trajectory_store", role="operator")
+    totals, _ = await TrajectoryStoreClient(channel).ledger()
     await channel.close()
     if (totals.available, totals.quarantined) != (sent, 0):
         raise TidegateError(
@@ -200,25 +201,23 @@ async def _publish(running: Stage, records: list[Trajectory]) -> None:
 
 
 async def _raw(running: Stage, kinds: list[Payload]) -> list[Transfer]:
-    spec = running.topology.trajectory_consumer(SHARD)
-    consumer = await running.bus.consumer(spec)
-    await consumer.close()
-    broker = running.record.broker
+    durable, passwords = running.topology.trajectory_durable(SHARD), running.passwords
+    url = running.record.broker.url
     batch = running.plan.services["trajectory_store"].fetch_messages_max
-    command = [sys.executable, "-m", "benchmarks.peers.raw_consumer", broker.url, broker.token]
-    command += [spec.stream, spec.durable, str(batch)]
+    command = [sys.executable, "-m", "benchmarks.peers.raw_consumer", url]
+    command += [READER, passwords[READER], durable.stream, durable.name, str(batch)]
     running.supervisor.start(
         ProcessSpec("raw_consumer", command, running.folder / "raw_consumer.log", THREADS)
     )
     client = Client()
-    await client.connect(broker.url, token=broker.token)
+    await client.connect(url, user=USER, password=passwords[USER], inbox_prefix=f"_INBOX_{USER}")
     stream = JetStreamContext(client)
     numbers = itertools.count()
     transfers: list[Transfer] = []
 
     async def send(message: tuple[str, bytes]) -> None:
         message_id, body = message
-        await stream.publish(spec.filter_subject, body, headers={"Nats-Msg-Id": message_id})
+        await stream.publish(running.topology.trajectories(SHARD), body, headers={"Nats-Msg-Id": message_id})
 
     for payload in kinds:
 

@@ -64,7 +64,6 @@ async def _run(setting: BenchSetting, folder: Path) -> BenchResult:
     mib = QUICK_POLICY_MIB if setting.quick else POLICY_MIB
     samples: list[Sample] = []
     async with stage(setting.run_file, folder=folder, services=["weight_distribution"]) as running:
-        await running.bus.bootstrap(running.topology.streams(max_tasks=16))
         [port] = pick_ports(1)
         address = f"{LOOPBACK}:{port}"
         command = [
@@ -76,12 +75,15 @@ async def _run(setting: BenchSetting, folder: Path) -> BenchResult:
             str(CHUNK_BYTES),
         ]
         running.supervisor.start(ProcessSpec("raw_stream", command, folder / "raw_stream.log", THREADS))
-        ours_channel = running.channel("weight_distribution")
+        learner_channel = running.channel("weight_distribution", role="learner")
+        ours_channel = running.channel("weight_distribution", role="actor")
         raw_channel = grpc.aio.insecure_channel(address, options=OPTIONS)
         async with asyncio.timeout(READY_TIMEOUT_S):
             await raw_channel.channel_ready()
         pulls: dict[Side, Pull] = {
-            "tidegate": await _ours(WeightDistributionClient(ours_channel), mib=mib),
+            "tidegate": await _ours(
+                WeightDistributionClient(learner_channel), WeightDistributionClient(ours_channel), mib=mib
+            ),
             "peer": _raw(raw_channel),
         }
         for pull in pulls.values():
@@ -93,6 +95,7 @@ async def _run(setting: BenchSetting, folder: Path) -> BenchResult:
                 f"weights {repetition + 1}: "
                 + ", ".join(f"{each.side} {each.per_s:,.0f} MB/s" for each in samples[-2:])
             )
+        await learner_channel.close()
         await ours_channel.close()
         await raw_channel.close()
     ours = sorted((each for each in samples if each.side == "tidegate"), key=lambda each: each.repetition)
@@ -119,19 +122,19 @@ async def _run(setting: BenchSetting, folder: Path) -> BenchResult:
     )
 
 
-async def _ours(client: WeightDistributionClient, *, mib: int) -> Pull:
+async def _ours(learner: WeightDistributionClient, actor: WeightDistributionClient, *, mib: int) -> Pull:
     lineage = Lineage(LineageName("0-bench"))
     rng = np.random.default_rng(0)
     size = mib * MIB // NUM_TENSORS // 4
     tensors = {f"layer.{index}": rng.random(size, dtype=np.float32) for index in range(NUM_TENSORS)}
     snapshot = PolicySnapshot(PolicyVersion(lineage.name, 0), tensors)
-    await client.publish(snapshot, LineageTree().add(lineage))
-    announcement, _ = await client.head()
+    await learner.publish(snapshot, LineageTree().add(lineage))
+    announcement, _ = await learner.head()
     if announcement is None:
         raise TidegateError("The published policy is not the head", fix="see weight_distribution's log")
 
     async def pull() -> int:
-        pulled = await client.pull(announcement, announcement.names)
+        pulled = await actor.pull(announcement, announcement.names)
         return sum(tensor.nbytes for tensor in pulled.values())
 
     return pull

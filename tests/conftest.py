@@ -1,8 +1,12 @@
-"""Settings of every test: threads that suit small machines, and examples that never fail by the clock."""
+"""Settings of every test: threads that suit small machines, examples that never fail by the clock, an end to hangs."""
 
+import faulthandler
 import os
+import sys
+from collections.abc import Generator
 
 import hypothesis
+import pytest
 
 # Before anything imports torch: the tests share few cores with the services that they start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -20,3 +24,23 @@ hypothesis.settings.register_profile(
     "quick", parent=hypothesis.settings.get_profile("tidegate"), max_examples=20
 )
 hypothesis.settings.load_profile("tidegate")
+
+# Beyond a test's own timeout.
+HANG_GRACE_S = 60.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """End the process of a test that outlives its timeout.
+
+    The timeout raises an exception wherever the main thread is. Inside a callback of an event loop the loop logs it and
+    goes on, and the test waits for ever. With pytest-xdist only the worker ends, and its test has failed.
+    """
+    marker = item.get_closest_marker("timeout")
+    timeout_s = float(marker.args[0] if marker else item.config.getini("timeout"))
+    assert sys.__stderr__ is not None
+    faulthandler.dump_traceback_later(timeout_s + HANG_GRACE_S, exit=True, file=sys.__stderr__)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()

@@ -37,6 +37,7 @@ from tidegate.launch.run_file import RunPlan, read_run_file
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.parent_death import guard
 from tidegate.vector_envs.describing import describe
 
 LINEAGE = LineageName("0-peer")
@@ -83,16 +84,18 @@ def _size(shape: Sequence[int]) -> int:
     return int(np.prod(shape, dtype=np.int64))
 
 
-def act(orders: bytes, pipe: connection.Connection, credit: Semaphore, policy: SharedPolicy) -> None:
-    """An actor process: a credit, the newest policy, a segment, again; ends with its parent."""
+def act(
+    orders: bytes, pipe: connection.Connection, credit: Semaphore, policy: SharedPolicy, parent_pid: int
+) -> None:
+    """An actor process: a credit, the newest policy, a segment, again; killed with its parent."""
+    if not guard(parent_pid, signal.SIGKILL):
+        return
     setting = msgspec.msgpack.decode(orders, type=EngineSetting)
     control = EngineControl()
     engine = open_engine("auto", setting, control, SystemClock())
     number, step = 0, -1
     while True:
         if not credit.acquire(timeout=POLL_S):
-            if os.getppid() == 1:
-                return
             continue
         while (newer := policy.read(known_step=step)) is not None:
             control.newest, step = newer, newer.version.step
@@ -139,7 +142,7 @@ def main(arguments: list[str]) -> int:
             description=description,
         )
         actor = context.Process(
-            target=act, args=(msgspec.msgpack.encode(orders), there, credit, policy), daemon=True
+            target=act, args=(msgspec.msgpack.encode(orders), there, credit, policy, os.getpid()), daemon=True
         )
         actor.start()
         there.close()

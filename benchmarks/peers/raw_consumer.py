@@ -1,6 +1,6 @@
 """Reads a JetStream work queue with the client library alone: fetch a batch, acknowledge each, again.
 
-Usage: ``python -m benchmarks.peers.raw_consumer URL TOKEN STREAM DURABLE BATCH``; ends at SIGTERM.
+Usage: ``python -m benchmarks.peers.raw_consumer URL USER PASSWORD STREAM DURABLE BATCH``; ends at SIGTERM.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from nats.js import JetStreamContext
 FETCH_TIMEOUT_S = 1.0
 
 
-async def consume(url: str, token: str, stream: str, durable: str, batch: int) -> None:
+async def consume(url: str, user: str, password: str, *, stream: str, durable: str, batch: int) -> None:
     """Until SIGTERM."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     client = Client()
-    await client.connect(url, token=token)
+    await client.connect(url, user=user, password=password, inbox_prefix=f"_INBOX_{user}")
     subscription = await JetStreamContext(client).pull_subscribe_bind(durable=durable, stream=stream)
     while not stopped.is_set():
         try:
@@ -33,4 +33,4 @@ async def consume(url: str, token: str, stream: str, durable: str, batch: int) -
 
 
 if __name__ == "__main__":
-    uvloop.run(consume(sys.argv[1], sys.argv[2], sys.argv[3], sys.argv[4], int(sys.argv[5])))
+    uvloop.run(consume(*sys.argv[1:4], stream=sys.argv[4], durable=sys.argv[5], batch=int(sys.argv[6])))

@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[2]
 class Run:
     """One ``tidegate up`` in a folder of its own."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        """Start it; its output goes to a file beside the folder."""
+    def __init__(self, folder: Path, *arguments: str, output: Path) -> None:
+        """Start it with its output in a file."""
         self.folder = folder
-        self.output = folder.with_suffix(".out")
+        self.output = output
         command = [sys.executable, "-m", "tidegate.cli.main", "up", *arguments, "--headless", "--json"]
-        with self.output.open("wb") as output:
+        with output.open("wb") as written:
             self.process = subprocess.Popen(
-                [*command, "--dir", str(folder)], stdout=output, stderr=subprocess.STDOUT, cwd=ROOT
+                [*command, "--dir", str(folder)], stdout=written, stderr=subprocess.STDOUT, cwd=ROOT
             )
 
     def processes(self) -> dict[str, dict[str, Any]]:
@@ -77,8 +77,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     """Start runs that end with the test."""
     runs: list[Run] = []
 
-    def begin(*arguments: str) -> Run:
-        run = Run(tmp_path / f"run-{len(runs)}", *arguments)
+    def begin(*arguments: str, folder: Path | None = None) -> Run:
+        run = Run(
+            folder or tmp_path / f"run-{len(runs)}", *arguments, output=tmp_path / f"run-{len(runs)}.out"
+        )
         runs.append(run)
         return run
 

@@ -80,8 +80,11 @@ def test_actor_whose_environment_hangs_is_replaced_and_named(
     assert f"of '{HANGS}' does not return from step: 3 s, in step" in screen
 
 
-def test_environment_that_only_fails_ends_the_run_with_its_cause(start: Start) -> None:
-    run = start(*own(RAISES, "workload.env_kwargs.period=2", "actor.replicas=1"))
+@pytest.mark.parametrize("max_running", [2, 6])
+def test_environment_that_only_fails_ends_the_run_with_its_cause(start: Start, max_running: int) -> None:
+    """However few tasks there are: each crash costs all that the actor held a delivery."""
+    room = f"max_running={max_running}"
+    run = start(*own(RAISES, "workload.env_kwargs.period=2", "actor.replicas=1", room))
     code, summary = run.wait(timeout_s=300.0)
     assert code == 1
     assert "keeps failing" in summary["problem"]

@@ -1,11 +1,16 @@
 """A run survives the death of any process, and its accounting balances."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import Run
 from tests.e2e.killing import VICTIMS, assert_accounting_balances, kill_and_print
+from tidegate.core.deliveries import DELIVERIES_UNTIL_FAILED
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -19,7 +24,9 @@ def test_a_run_survives_kill_nine_of_every_process_in_turn(
 ) -> None:
     target = f"mean_return>=475 and restarts_total>={len(VICTIMS)} and version_step>={VERSIONS}"
     run = start(
-        *("runs/cartpole.yaml", "--until", target, "--for", "500s", "--set", f"staleness.max_lag={MAX_LAG}")
+        *("runs/cartpole.yaml", "--until", target, "--for", "500s", "--set", f"staleness.max_lag={MAX_LAG}"),
+        # A checkpoint lets the payloads go that only a killed store's files hold.
+        *("--set", "trajectory_store.replayable_bytes_max=1000000000"),
     )
     run.until(lambda: len(run.steps()) >= 10, timeout_s=60, what="training")
     for victim in VICTIMS:
@@ -29,3 +36,33 @@ def test_a_run_survives_kill_nine_of_every_process_in_turn(
     assert summary["reached"]
     assert_accounting_balances(summary["audit"], max_lag=MAX_LAG)
     assert set(summary["restarts"]) >= set(VICTIMS)
+    assert_every_update_is_recomputed_bit_for_bit(run.folder)
+
+
+def assert_every_update_is_recomputed_bit_for_bit(folder: Path) -> None:
+    command = [sys.executable, "-m", "tidegate.cli.main", "replay", "--from", "first", "--json"]
+    done = subprocess.run(
+        [*command, "--dir", str(folder)], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    replayed = json.loads(done.stdout)
+    assert replayed["num_updates"] >= VERSIONS
+    assert replayed["num_versions"] >= 1
+    assert replayed["num_checkpoints"] >= 1
+    assert replayed["differing"] == {}
+
+
+def test_training_goes_on_however_often_the_actor_with_all_tasks_is_killed(
+    start: Callable[..., Run], capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = (f"staleness.max_lag={MAX_LAG}", "actor.replicas=1", "max_running=2", "actor.ack_wait_s=2")
+    run = start(
+        "runs/cartpole.yaml", "--until", "", *(word for setting in settings for word in ("--set", setting))
+    )
+    run.until(lambda: len(run.steps()) >= 10, timeout_s=120, what="training")
+    for _ in range(DELIVERIES_UNTIL_FAILED + 2):
+        kill_and_print(run, "actor-0", capsys)
+    run.process.terminate()
+    _, summary = run.wait(timeout_s=120)
+    assert_accounting_balances(summary["audit"], max_lag=MAX_LAG)
+    assert summary["restarts"] == {"actor-0": DELIVERIES_UNTIL_FAILED + 2}

@@ -1,5 +1,6 @@
-"""A learner of two ranks: when one dies both restart from the checkpoint, and the accounting balances."""
+"""A learner of two ranks: nothing outside of the machine reaches it; when one rank dies both restart."""
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable
@@ -15,6 +16,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.t
 RECOVERY_TIMEOUT_S = 150.0
 VERSIONS = 60
 EVERY = 5
+LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
 
 def rank_pid(run: Run, rank: int) -> int | None:
@@ -23,8 +25,8 @@ def rank_pid(run: Run, rank: int) -> int | None:
     if launcher is None:
         return None
     try:
-        for process in psutil.Process(launcher).children(recursive=True):
-            if process.environ().get("RANK") == str(rank):
+        for process in psutil.Process(launcher).children():
+            if f"(rank {rank} of" in " ".join(process.cmdline()):
                 return process.pid
     except psutil.Error:
         return None
@@ -33,6 +35,21 @@ def rank_pid(run: Run, rank: int) -> int | None:
 
 def log_of(run: Run) -> str:
     return (Path(run.folder) / "logs" / "learner.log").read_text()
+
+
+def listeners(pid: int) -> dict[str, list[str]]:
+    """The addresses at which a process and its descendants accept connections, by the process' title."""
+    root = psutil.Process(pid)
+    found: dict[str, list[str]] = {}
+    for process in [root, *root.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            title = " ".join(process.cmdline())[:80]
+            found[f"{process.pid} {title}"] = [
+                connection.laddr.ip
+                for connection in process.net_connections("inet")
+                if connection.status == psutil.CONN_LISTEN
+            ]
+    return found
 
 
 def trains_on(run: Run, *, after: str) -> None:
@@ -71,3 +88,12 @@ def test_a_rank_that_is_stopped_or_killed_costs_no_trajectory(start: Callable[..
     assert audit["balanced"], audit
     assert audit["trained_twice"] == 0
     assert summary["restarts"]["learner"] >= 2
+
+
+def test_no_process_of_a_run_with_ranks_listens_outside_of_the_machine(start: Callable[..., Run]) -> None:
+    run = start("runs/cartpole.yaml", "--for", "500s", "--set", "learner.ranks=2")
+    run.until(lambda: len(run.steps()) >= 2, timeout_s=300, what="training")
+    addresses = listeners(run.process.pid)
+    assert sum(map(len, addresses.values())) > 5, "the services listen"
+    outside = {name: found for name, found in addresses.items() if {*found} - LOOPBACK}
+    assert not outside

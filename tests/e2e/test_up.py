@@ -1,5 +1,6 @@
 """``tidegate up`` as it is typed: its exit code, its last line, its folder, and what it leaves behind (nothing)."""
 
+import ipaddress
 import json
 import os
 import signal
@@ -69,6 +70,13 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
     assert names == []
 
 
+def is_loopback(address: str) -> bool:
+    """Also of an IPv4 address as a socket of IPv6 shows it."""
+    parsed = ipaddress.ip_address(address)
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback
+
+
 def begin(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         command(folder, *arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
@@ -81,6 +89,29 @@ def wait_for_version(process: "subprocess.Popen[str]") -> None:
         if "training" in line:
             return
     raise AssertionError("the platform ended before it trained")
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_every_process_of_a_run_listens_on_loopback_only(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    running = begin(folder, "--for", "300s")
+    try:
+        wait_for_version(running)
+        tree = [psutil.Process(running.pid), *psutil.Process(running.pid).children(recursive=True)]
+        listening = {
+            (each.laddr.ip, each.laddr.port)
+            for process in tree
+            for each in process.net_connections(kind="inet")
+            if each.status == psutil.CONN_LISTEN
+        }
+    finally:
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=200)
+    addresses = json.loads((folder / "run.json").read_text())["addresses"]
+    ports = {int(address.rpartition(":")[2]) for each in addresses.values() for address in each}
+    assert ports <= {port for _, port in listening}, "a service does not listen where it says"
+    elsewhere = {(ip, port) for ip, port in listening if not is_loopback(ip)}
+    assert elsewhere == set()
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -167,7 +198,7 @@ def test_folder_in_use_and_folder_of_another_run_are_refused(tmp_path: Path) -> 
     second = up(tmp_path / "run")
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=120)
-    assert second.returncode == 2
+    assert second.returncode == 4
     assert "in use by another `tidegate up`" in second.stderr
     assert "Traceback" not in second.stderr
     other = up(tmp_path / "run", "--set", "run=other")

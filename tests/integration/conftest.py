@@ -47,7 +47,7 @@ def topology() -> Topology:
 @pytest.fixture
 async def bus(nats: Broker, topology: Topology) -> AsyncIterator[Bus]:
     """A connection with every stream of the run in place."""
-    bus = await Bus.connect(nats.url, token="", name="test", topology=topology, clock=SystemClock())
+    bus = await Bus.connect(nats.url, name="test", topology=topology, clock=SystemClock())
     await bus.bootstrap(topology.streams(max_tasks=64))
     yield bus
     await bus.close()

@@ -23,11 +23,14 @@ ACCOUNTS_PER_SERVER = 64
 
 
 def _ports_of_this_process() -> list[int]:
-    """Test ports in random order; the workers of pytest-xdist divide the range among themselves."""
-    num_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    worker_index = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    ports = list(TEST_PORTS[worker_index::num_workers])
-    random.Random().shuffle(ports)
+    """Test ports in random order. The workers of pytest-xdist share a part, and pytest without workers has the rest."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None:
+        ports = list(TEST_PORTS[-2000:])
+    else:
+        num_workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        ports = list(TEST_PORTS[int(worker.removeprefix("gw")) : -2000 : num_workers])
+    random.shuffle(ports)
     return ports
 
 

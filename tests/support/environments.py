@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.call_credentials import accepted
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
 from tidegate.runtime.rpc import Registration, RpcServer
@@ -55,7 +56,7 @@ async def describing(
     """An environment service that knows ``description`` and nothing else, unless one serves there already."""
     fake = _Describing(description)  # pyright: ignore[reportAbstractUsage] # its other calls stay unimplemented
     servicer = Registration(add_EnvironmentServiceServicer_to_server, fake, "tidegate.v1.EnvironmentService")
-    server = RpcServer([servicer])
+    server = RpcServer([servicer], accepted())
     try:
         await server.start(address)
     except ConfigError:

@@ -5,7 +5,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.stats import ServiceStats, encode_stats
+from tidegate.runtime.stats_reports import publish_stats
+from tidegate.wire.stats import ServiceStats
 
 PERIOD_S = 0.1
 
@@ -32,7 +33,7 @@ class Services:
         while True:
             at_s += PERIOD_S
             for stats in self._reports(at_s):
-                await context.bus.publish_core(context.topology.stats(stats.instance), encode_stats(stats))
+                await publish_stats(context.bus, context.topology, stats)
             await asyncio.sleep(PERIOD_S)
 
     def _reports(self, at_s: float) -> list[ServiceStats]:

@@ -3,12 +3,18 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
+import grpc
 import structlog
 
+from tests.support.call_credentials import accepted, channel_as, permitted_channel
+from tests.support.consumers import create_missing
 from tests.support.environments import describing
+from tidegate.actor.config import ActorConfig
+from tidegate.environment.config import EnvironmentConfig
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
@@ -18,12 +24,37 @@ from tidegate.runtime.lifecycle import served
 from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.service import Channels, ServiceContext, ServiceParts
 from tidegate.runtime.stats_board import StatsBoard
+from tidegate.runtime.stream_creation import ConsumerSettings, consumers_of
 from tidegate.runtime.telemetry import Telemetry
+from tidegate.wire.call_permissions import Role
 from tidegate.wire.subjects import Topology
 
 ConfigT = TypeVar("ConfigT")
 POLL_S = 0.01
 TIMEOUT_S = 60.0
+
+
+class HarnessChannels(Channels):
+    """The channels of a service, and beside them those of the test that calls it."""
+
+    def __init__(self, settings: Settings, role: Role) -> None:
+        super().__init__(settings.addresses, open_channel=partial(channel_as, role))
+        self._of_test = Channels(settings.addresses, open_channel=permitted_channel)
+
+    def of_test(self, service: str) -> grpc.aio.Channel:
+        """A channel on which each method is called as a role that may call it."""
+        return self._of_test.get(service)
+
+    async def close(self) -> None:
+        """Close them all."""
+        await super().close()
+        await self._of_test.close()
+
+
+def channel_of_test(context: ServiceContext, service: str) -> grpc.aio.Channel:
+    """The test's own channel to a service, closed with those of the context."""
+    assert isinstance(context.channels, HarnessChannels)
+    return context.channels.of_test(service)
 
 
 def make_context(service: str, settings: Settings, *, bus: Bus, index: int = 0) -> ServiceContext:
@@ -44,7 +75,7 @@ def make_context(service: str, settings: Settings, *, bus: Bus, index: int = 0) 
         telemetry=Telemetry(settings.telemetry, exporter=None),
         drain=Drain(),
         log=structlog.get_logger(instance),
-        channels=Channels(settings.addresses),
+        channels=HarnessChannels(settings, cast("Role", service)),
     )
 
 
@@ -55,11 +86,12 @@ async def running(
     context: ServiceContext,
 ) -> AsyncGenerator[ServiceContext, None]:
     """One life of a service; leaving drains it, and every loop must have returned by itself."""
+    await create_consumers(context, config)
     async with _environment(context):
         parts = await build(context, config)
     address = context.settings.addresses[context.service][context.index]
     try:
-        async with served(parts, RpcServer(parts.servicers), address=address):
+        async with served(parts, RpcServer(parts.servicers, accepted()), address=address):
             loops = [asyncio.ensure_future(loop()) for loop in parts.loops.values()]
             try:
                 yield context
@@ -69,6 +101,22 @@ async def running(
                     await asyncio.gather(*loops)
     finally:
         await context.channels.close()
+
+
+async def create_consumers(context: ServiceContext, config: object) -> None:
+    """The durable consumers of a run with this service, as `tidegate up` creates them before services start."""
+    await create_missing(context.bus, consumers_of(context.settings, _consumer_settings(config)))
+
+
+def _consumer_settings(config: object) -> ConsumerSettings:
+    """Of a service's section; the defaults of the sections that it is not."""
+    actor = config if isinstance(config, ActorConfig) else ActorConfig()
+    environment = config if isinstance(config, EnvironmentConfig) else EnvironmentConfig()
+    return ConsumerSettings(
+        task_ack_wait_s=actor.ack_wait_s,
+        rollout_ack_wait_s=environment.ack_wait_s,
+        unscored_groups_max=environment.max_ack_pending,
+    )
 
 
 def _environment(context: ServiceContext) -> AbstractAsyncContextManager[None]:

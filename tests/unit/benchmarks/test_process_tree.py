@@ -116,3 +116,23 @@ def wait_for(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < deadline_s, f"{path} never came"
         time.sleep(0.02)
+
+
+def test_program_dies_with_a_benchmark_that_is_killed(tmp_path: Path) -> None:
+    source = f"""
+import sys, time
+from pathlib import Path
+from benchmarks.program import Program
+program = Program([sys.executable, "-c", "import time; time.sleep(600)"], log=Path({str(tmp_path / "log")!r}))
+print(program.pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True) as benchmark:
+        assert benchmark.stdout is not None
+        pid = int(benchmark.stdout.readline())
+        assert process_cpu_s(pid) is not None
+        benchmark.kill()
+    deadline_s = time.monotonic() + 120
+    while process_cpu_s(pid) is not None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
