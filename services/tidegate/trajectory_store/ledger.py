@@ -106,12 +106,12 @@ class Ledger:
         ``duplicates`` is how many more came again, without a frame. ``inserted_units``: of replay, which passes none
         that have a row.
         """
-        names = [name for arrival in arrivals for name in arrival.columns.trajectory_id]
-        if not (self.num_folded and folded_among(self._db, self._folded, names)):
+        if not (self.num_folded and folded_among(self._db, self._folded, _names_of(arrivals))):
             # Redeliveries are few: known rows are queried only after the unique key found one.
             with suppress(sqlite3.IntegrityError):
                 self._insert(arrivals, duplicates=duplicates, now_s=now_s, inserted_units=inserted_units)
                 return Accepted(arrivals=arrivals, num_duplicates=duplicates)
+        names = _names_of(arrivals)
         fresh = only_new(arrivals, known=self.known(set(names)))
         duplicates += len(names) - sum(len(item.columns) for item in fresh)
         self._insert(fresh, duplicates=duplicates, now_s=now_s)
@@ -491,3 +491,7 @@ class Ledger:
     def connection(self) -> sqlite3.Connection:
         """For the read-only queries of ``reading``, on the writer's own connection."""
         return self._db
+
+
+def _names_of(arrivals: Sequence[Arrival]) -> list[str]:
+    return [name for arrival in arrivals for name in arrival.columns.trajectory_id]
