@@ -493,5 +493,5 @@ class Ledger:
         return self._db
 
 
-def _names_of(arrivals: Sequence[Arrival]) -> list[str]:
+def _names_of(arrivals: Sequence[Arrival]) -> list[TrajectoryId]:
     return [name for arrival in arrivals for name in arrival.columns.trajectory_id]
