@@ -1,7 +1,8 @@
-"""Certificates of an authority of the test's own, made by openssl."""
+"""Certificates of an authority of the test's own, made by openssl, and the folder that a kubelet mounts them in."""
 
 import shutil
 import subprocess
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,24 @@ def make_identity(folder: Path) -> Path:
             "-CA", str(folder / "ca.crt"), "-CAkey", str(folder / "ca.key"),
             "-keyout", str(folder / "tls.key"), "-out", str(folder / "tls.crt"))  # fmt: skip
     return folder
+
+
+class MountedSecret:
+    """A folder whose files a kubelet exchanges all at once: each is a link through ``..data``, which it replaces."""
+
+    def __init__(self, folder: Path, content: Path) -> None:
+        """``content``: a folder with the first files."""
+        folder.mkdir()
+        self.folder = folder
+        self._numbers = count()
+        self.swap(content)
+        for file in content.iterdir():
+            (folder / file.name).symlink_to(Path("..data") / file.name)
+
+    def swap(self, content: Path) -> None:
+        """Show the files of another folder from now on."""
+        written = self.folder / f"..{next(self._numbers)}"
+        shutil.copytree(content, written)
+        link = self.folder / "..data_tmp"
+        link.symlink_to(written.name)
+        link.replace(self.folder / "..data")

@@ -134,6 +134,7 @@ class Bus:
             """A certificate that was renewed meanwhile is for the next handshake."""
             if identity is not None:
                 identity.renew()
+                client.options["tls"] = identity.context  # read for each handshake
 
         async def on_reconnect() -> None:
             if bus is not None:

@@ -10,7 +10,6 @@ becomes the current one at the next rotation.
 
 import hashlib
 import hmac
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,12 +19,10 @@ import msgspec
 import structlog
 
 from tidegate.core.errors import ConfigError, NotFoundError
-from tidegate.runtime.files import replace_file
+from tidegate.runtime.files import LOOK_PERIOD_S, change_mark, replace_file
 from tidegate.wire.call_permissions import ROLES, Role
 
 DIGESTS_FILE = "digests.json"
-# How often a file is looked at. A kubelet takes a minute to write a changed Secret into a pod.
-LOOK_PERIOD_S = 1.0
 
 ContentT = TypeVar("ContentT")
 
@@ -173,23 +170,17 @@ class _ChangingFile(Generic[ContentT]):
         if now_s - self._looked_at_s >= LOOK_PERIOD_S:
             self._looked_at_s = now_s
             try:
-                if _mark_of(self._path) != self._mark:
+                if change_mark(self._path) != self._mark:
                     self._content = self._read()
             except _UNREADABLE as error:
                 log.warning("call_credential_unreadable", file=str(self._path), error=str(error))
         return self._content
 
     def _read(self) -> ContentT:
-        mark = _mark_of(self._path)
+        mark = change_mark(self._path)
         content = self._parse(self._path.read_bytes())
         self._mark = mark
         return content
-
-
-def _mark_of(path: Path) -> tuple[int, int]:
-    """Differs after the file was replaced; follows the link that a kubelet exchanges."""
-    status = os.stat(path)
-    return status.st_mtime_ns, status.st_ino
 
 
 def _parse_token(data: bytes) -> str:

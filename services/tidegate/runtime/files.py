@@ -8,6 +8,8 @@ from pathlib import Path
 PRIVATE_UMASK = 0o077
 # Less the umask, as for any new file.
 MODE_DEFAULT = 0o666
+# How often a file that may change is looked at. A kubelet takes a minute to write a changed Secret into a pod.
+LOOK_PERIOD_S = 1.0
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = MODE_DEFAULT) -> None:
@@ -24,6 +26,16 @@ def replace_file(path: Path, data: bytes, *, mode: int = MODE_DEFAULT) -> None:
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
     unfinished.replace(path)
+
+
+def change_mark(path: Path) -> tuple[int, int]:
+    """Differs after the file was replaced; follows the link that a kubelet exchanges.
+
+    Raises:
+        OSError: there is no such file, or it cannot be looked at.
+    """
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_ino
 
 
 def lock_file(path: Path) -> int | None:

@@ -20,6 +20,7 @@ from tidegate.runtime.authenticated_channel import AuthenticatedChannel, trace_c
 from tidegate.runtime.call_authentication import GuardedHandlers
 from tidegate.runtime.call_credentials import AcceptedTokens, CallToken
 from tidegate.runtime.call_errors import FailureLog, OnFailure, answer_to
+from tidegate.runtime.renewed_channel import RenewedChannel
 from tidegate.wire.subjects import HEADER_TRACE_PARENT
 
 # A chunk is 1 MiB; control messages stay far below.
@@ -306,15 +307,19 @@ def _listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCrede
 def open_channel(address: str, token: CallToken | None) -> grpc.aio.Channel:
     """A persistent channel that finds a restarted peer again within a second; with TLS where there are certificates.
 
+    Renewed certificates are used without a restart (``runtime.renewed_channel``).
+
     ``token``: the caller's credential, sent with every call; None to ask for health only.
 
     Raises:
         ConfigError: a certificate cannot be read.
     """
     certificates = tls.identity_folder()
+    channel: grpc.aio.Channel
     if certificates:
-        channel = grpc.aio.secure_channel(
-            address, tls.channel_credentials(certificates), options=_CHANNEL_OPTIONS
+        channel = RenewedChannel(
+            lambda credentials: grpc.aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS),
+            tls.IdentityFolder(certificates),
         )
     else:
         channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)

@@ -16,7 +16,7 @@ from tidegate.core.ids import RunId
 from tidegate.launch.broker import find_server
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
-from tidegate.runtime.tls import BROKER_FOLDER_VARIABLE
+from tidegate.runtime.tls import BROKER_FOLDER_VARIABLE, BrokerIdentity
 from tidegate.wire.subjects import Topology
 
 pytestmark = [pytest.mark.integration, needs_openssl]
@@ -127,6 +127,38 @@ async def test_service_that_starts_before_the_brokers_certificate_is_renewed_con
     bus = await connecting
     assert bus.connected
     await bus.close()
+
+
+async def test_connection_that_the_renewed_broker_refused_continues_once_its_own_certificate_is_renewed(
+    server: Server, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has its new certificate before the client has its own, as on two nodes."""
+    clients = tmp_path / "clients"
+    shutil.copytree(own, clients)
+    monkeypatch.setenv(BROKER_FOLDER_VARIABLE, str(clients))
+    bus = await server.connect(timeout_s=120.0)
+    server.stop()
+    replace_identity(own, make_identity(tmp_path / "renewed"))
+    server.start()
+    async with asyncio.timeout(60.0):
+        while server.log().count("TLS handshake error") < 2:
+            await asyncio.sleep(0.05)
+    replace_identity(clients, own)
+    async with asyncio.timeout(200.0):
+        while not bus.reconnects:
+            await asyncio.sleep(0.05)
+    assert bus.connected
+    await bus.close()
+
+
+async def test_authority_that_was_replaced_is_not_trusted_any_longer(own: Path, tmp_path: Path) -> None:
+    identity = BrokerIdentity(own)
+    trusted = identity.context.get_ca_certs(binary_form=True)
+    replace_identity(own, make_identity(tmp_path / "renewed"))
+    identity.renew()
+    renewed = identity.context.get_ca_certs(binary_form=True)
+    assert len(trusted) == len(renewed) == 1
+    assert trusted != renewed
 
 
 async def test_folder_without_a_usable_certificate_is_named(
