@@ -22,10 +22,11 @@ class SandboxLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one run may use. All processes of a run share each limit.
 
     ``cpu_s``: seconds of CPU time. ``wall_s``: seconds from the call to its answer, the wait for a free place apart.
-    ``memory_bytes``: address space of each process (a Python program begins with about 40 MB), and resident memory of
-    all of them together; files in scratch count apart. ``processes``: processes and threads at once, the program's own
-    included. ``output_bytes``: of stdout and of stderr, each; a program that writes more is ended. ``scratch_bytes``,
-    ``files``: what the scratch folder holds; beyond that writing fails with ENOSPC, as on a full disk.
+    ``memory_bytes``: address space of each process (a Python program begins with about 40 MB), and memory of all of
+    them together, with what the kernel holds for them; files in scratch count apart. ``processes``: processes and
+    threads at once, the program's own included. ``output_bytes``: of stdout and of stderr, each; a program that writes
+    more is ended. ``scratch_bytes``, ``files``: what the scratch folder holds; beyond that writing fails with ENOSPC,
+    as on a full disk.
     """
 
     cpu_s: PositiveSeconds = 5.0

@@ -42,10 +42,10 @@ def verdict(machine: str, number: int, *arguments: int, arch: int | None = None)
 
 
 # x86_64 and aarch64 numbers of what is decided by arguments: clone3, clone, mmap, ioctl, prctl, prlimit64, socketpair,
-# rt_sigaction
+# rt_sigaction, fcntl, close_range
 CONDITIONAL = {
-    "x86_64": {435, 56, 9, 16, 157, 302, 53, 13},
-    "aarch64": {435, 220, 222, 29, 167, 261, 199, 134},
+    "x86_64": {435, 56, 9, 16, 157, 302, 53, 13, 72, 436},
+    "aarch64": {435, 220, 222, 29, 167, 261, 199, 134, 25, 436},
 }
 
 
@@ -84,6 +84,17 @@ def test_other_architectures_and_the_second_set_of_numbers_end_the_program(machi
         ((56, 220), (0x3D0F00,), ALLOW),  # a thread of the C library
         ((56, 220), (0x10000000 | 17,), refused(errno.EPERM)),
         ((56, 220), (0x80,), refused(errno.EPERM)),
+        ((56, 220), (0x3D0B00,), refused(errno.EPERM)),  # a thread with descriptors of its own
+        ((436, 436), (3, 9, 4), ALLOW),  # CLOSE_RANGE_CLOEXEC
+        ((436, 436), (3, 9, 2), refused(errno.EPERM)),
+        ((72, 25), (3, 0), ALLOW),  # F_DUPFD
+        ((72, 25), (3, 1030), ALLOW),  # F_DUPFD_CLOEXEC
+        ((72, 25), (3, 5), ALLOW),  # F_GETLK
+        ((72, 25), (3, 6), refused(0)),  # F_SETLK: granted, and locks nothing
+        ((72, 25), (3, 7), refused(0)),  # F_SETLKW
+        ((72, 25), (3, 37), refused(errno.EPERM)),  # F_OFD_SETLK
+        ((72, 25), (3, 1031), refused(errno.EPERM)),  # F_SETPIPE_SZ
+        ((72, 25), (3, 1024), refused(errno.EPERM)),  # F_SETLEASE
         ((9, 222), (0, 4096, 3, 0x22), ALLOW),  # private, anonymous
         ((9, 222), (0, 4096, 3, 0x01), ALLOW),  # a file, shared
         ((9, 222), (0, 4096, 3, 0x21), refused(errno.EPERM)),
@@ -118,5 +129,6 @@ def test_calls_that_reach_out_of_a_sandbox_are_not_on_the_list() -> None:
         "open_by_handle_at", "name_to_handle_at", "kexec_load", "init_module", "setuid", "setgid", "setresuid",
         "capset", "seccomp", "personality", "pidfd_getfd", "pidfd_open", "mknod", "mknodat", "setxattr", "syslog",
         "sched_setscheduler", "setpriority", "vmsplice", "clone3", "reboot", "swapon", "clock_settime", "acct",
+        "epoll_create", "epoll_create1", "sendfile", "splice", "tee", "setsockopt", "inotify_init1", "timer_create",
     }  # fmt: skip
     assert forbidden.isdisjoint(ALLOWED)

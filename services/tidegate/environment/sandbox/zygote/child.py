@@ -13,7 +13,7 @@ from tidegate.environment.sandbox.zygote.tree import SCRATCH
 NOBODY = 65534
 # The monitor and the first process count towards the program's limit as well: they are the same user.
 _OWN_PROCESSES = 2
-_OPEN_FILES_MAX = 256
+OPEN_FILES_MAX = 64
 _SIGNALS_PENDING_MAX = 256
 
 
@@ -93,7 +93,7 @@ def _set_limits(limits: dict[str, float]) -> None:
         resource.RLIMIT_CPU: cpu_s,
         resource.RLIMIT_NPROC: int(limits["processes"]) + _OWN_PROCESSES,
         resource.RLIMIT_FSIZE: int(limits["scratch_bytes"]),
-        resource.RLIMIT_NOFILE: _OPEN_FILES_MAX,
+        resource.RLIMIT_NOFILE: OPEN_FILES_MAX,
         resource.RLIMIT_SIGPENDING: _SIGNALS_PENDING_MAX,
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_MEMLOCK: 0,

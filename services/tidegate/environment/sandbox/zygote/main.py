@@ -6,6 +6,7 @@ It runs in a fresh interpreter, so that nothing of the worker (memory, environme
 import gc
 import json
 import os
+import selectors
 import signal
 import socket
 import sys
@@ -72,6 +73,7 @@ def main(control_fd: int, part_bytes_max: int) -> None:
     kernel.one_arena()
     for name in _IMPORTED_BEFORE:
         __import__(name)
+    selectors.DefaultSelector = selectors.PollSelector  # asyncio's; it was chosen before epoll is refused
     sys.executable = os.path.realpath(sys.executable)  # the links that lead to it are not in the tree
     try:
         proc_fd = _isolate()

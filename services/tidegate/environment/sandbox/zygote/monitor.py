@@ -90,6 +90,7 @@ def serve_run(connection: socket.socket, proc_fd: int, *, part_bytes_max: int, l
             | kernel.CLONE_NEWUTS
         )
         map_user(proc_fd, uid=uid, gid=gid)
+        meter = usage.Meter(proc_fd, socket_bytes=ours.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
         first_pid = os.fork()
     except OSError as error:
         _answer(connection, {"failed": f"{error.filename}: {error.strerror}", "errno": error.errno})
@@ -112,7 +113,7 @@ def serve_run(connection: socket.socket, proc_fd: int, *, part_bytes_max: int, l
     outputs = (_Output(stdout_read, kept_max=kept_max), _Output(stderr_read, kept_max=kept_max))
     ours.send(b"g")
     _finish(
-        connection, _SandboxRun(first_pid, outputs, ours, proc_fd), limits, stdin, stdin_write, started_at_s
+        connection, _SandboxRun(first_pid, outputs, ours, meter), limits, stdin, stdin_write, started_at_s
     )
 
 
@@ -120,20 +121,20 @@ class _SandboxRun:
     """A run in progress, as its monitor knows it."""
 
     def __init__(
-        self, first_pid: int, outputs: tuple[_Output, _Output], report: socket.socket, proc_fd: int
+        self, first_pid: int, outputs: tuple[_Output, _Output], report: socket.socket, meter: usage.Meter
     ) -> None:
         self.first_pid = first_pid
         self.outputs = outputs
         self.report = report
         self.cpu_s = 0.0
-        self._proc_fd = proc_fd
+        self._meter = meter
 
     def spent(self, limits: dict[str, float]) -> str | None:
         """The limit that all processes together have reached, if any."""
-        self.cpu_s, resident_bytes = usage.of_tree(self._proc_fd, self.first_pid)
+        self.cpu_s, memory_bytes = self._meter.of_tree(self.first_pid)
         if self.cpu_s >= limits["cpu_s"]:
             return "cpu"
-        return "memory" if resident_bytes > limits["memory_bytes"] else None
+        return "memory" if memory_bytes > limits["memory_bytes"] else None
 
     def end(self) -> None:
         """Kill all that is left of the run, and wait until it is dead."""

@@ -1,4 +1,4 @@
-"""The filter of system calls (seccomp-bpf): what ``syscalls`` allows, seven more by their arguments, nothing else."""
+"""The filter of system calls (seccomp-bpf): what ``syscalls`` allows, some more by their arguments, nothing else."""
 
 import ctypes
 import errno
@@ -27,12 +27,19 @@ _OFFSET_NUMBER, _OFFSET_ARCH, _OFFSET_ARGS = 0, 4, 16
 _MODE_FILTER = 2
 
 _NEW_NAMESPACES = 0x7E020080
+_CLONE_FILES, _CLONE_THREAD = 0x400, 0x10000
+_CLOSE_RANGE_UNSHARE = 2
 _MAP_SHARED, _MAP_ANONYMOUS, _MAP_HUGETLB = 0x01, 0x20, 0x40000
 _AF_UNIX = 1
 _SIGCHLD = 17
 _PR_SET_NAME, _PR_GET_NAME = 15, 16
 # Close-on-exec and back, non-blocking, bytes waiting; and the two by which a program learns that it has no terminal.
 _IOCTLS = (0x5450, 0x5451, 0x5421, 0x541B, 0x5401, 0x5413)
+# Duplicates, flags, a lock that is in the way, the size of a pipe. Not among them: making a pipe larger, leases, seals,
+# and locks of an open file, without a bound on their number.
+_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_SETFL, _F_GETLK, _F_SETLK, _F_SETLKW = range(8)
+_F_DUPFD_CLOEXEC, _F_GETPIPE_SZ = 1030, 1032
+_FCNTLS = (_F_DUPFD, _F_GETFD, _F_SETFD, _F_GETFL, _F_SETFL, _F_GETLK, _F_DUPFD_CLOEXEC, _F_GETPIPE_SZ)
 
 Instruction = tuple[int, int, int, int]  # code, jump if true, jump if false, k
 
@@ -64,7 +71,32 @@ def _conditional() -> list[tuple[tuple[int, int], list[Instruction]]]:
     return [
         # clone3's flags lie in memory, where a filter cannot read: without it the C library takes clone.
         ((435, 435), [_error(errno.ENOSYS)]),
-        ((56, 220), [_argument(0), (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES), _REFUSE, _ALLOW]),
+        # A thread has the descriptors of its process: the monitor counts those of one thread.
+        (
+            (56, 220),
+            [
+                _argument(0),
+                (_JUMP_ANY_BIT, 0, 1, _NEW_NAMESPACES),
+                _REFUSE,
+                (_AND, 0, 0, _CLONE_THREAD | _CLONE_FILES),
+                (_JUMP_EQUAL, 0, 1, _CLONE_THREAD),
+                _REFUSE,
+                _ALLOW,
+            ],
+        ),
+        ((436, 436), [_argument(2), (_JUMP_ANY_BIT, 0, 1, _CLOSE_RANGE_UNSHARE), _REFUSE, _ALLOW]),
+        # The kernel keeps a record of each locked range and limits their number nowhere, and SQLite does not open a
+        # file without locks: they are granted, and lock nothing.
+        (
+            (72, 25),
+            [
+                _argument(1),
+                (_JUMP_EQUAL, 1, 0, _F_SETLK),
+                (_JUMP_EQUAL, 0, 1, _F_SETLKW),
+                _error(0),
+                *_one_of(1, _FCNTLS, _REFUSE),
+            ],
+        ),
         # Shared memory without a file belongs to no process's resident memory once it is unmapped, huge pages to none.
         (
             (9, 222),
