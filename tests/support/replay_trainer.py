@@ -1,4 +1,4 @@
-"""A trainer of replayed units whose policy is how many it was trained on."""
+"""Trainers of replayed units whose policy is how many they were trained on."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,25 +13,47 @@ from tidegate.learner.optim.replay_port import ReplayUnits
 TOTAL = "policy.total"
 
 
-class CountingTrainer:
-    """``check``: raises for units that do not fit. ``priority``: what every unit is given; None gives none."""
+class CountingTrainers:
+    """One for each learner of a test: the thread of a killed learner may still be at its update when the next restores.
+
+    ``check``: raises for units that do not fit. ``priority``: what every unit is given; None gives none.
+    """
 
     def __init__(self) -> None:
-        self.total = 0
         self.drawn: list[ReplayUnits] = []
         self.check: Callable[[ReplayUnits], None] = lambda units: None
         self.priority: float | None = 1.0
+        self._newest = CountingTrainer(self)
+
+    @property
+    def total(self) -> int:
+        """How many units the newest learner was trained on, those before its checkpoint included."""
+        return self._newest.total
+
+    def open(self) -> "CountingTrainer":
+        """The trainer of the next learner."""
+        self._newest = CountingTrainer(self)
+        return self._newest
+
+
+class CountingTrainer:
+    """The trainer of one learner."""
+
+    def __init__(self, settings: CountingTrainers) -> None:
+        self.total = 0
+        self._settings = settings
         self._priorities: NDArray[np.float32] | None = None
 
     def prepare(self, units: ReplayUnits) -> ReplayUnits:
-        self.check(units)
+        self._settings.check(units)
         return units
 
     def update(self, batch: ReplayUnits, *, number: int, response: Response = FRESH) -> dict[str, float]:
         del response
         self.total += len(batch)
-        self.drawn.append(batch)
-        self._priorities = None if self.priority is None else np.full(len(batch), self.priority, np.float32)
+        self._settings.drawn.append(batch)
+        priority = self._settings.priority
+        self._priorities = None if priority is None else np.full(len(batch), priority, np.float32)
         return {"loss": 1.0 / number}
 
     def priorities(self) -> NDArray[np.float32] | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import threading
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,10 +14,10 @@ import msgspec
 import pytest
 
 from tests.integration.learner.fake_store import FakeStore
-from tests.integration.learner.world import CONFIG, World, until
+from tests.integration.learner.world import CONFIG, TIMEOUT_S, World, until
 from tests.support.call_credentials import accepted
 from tests.support.replay import Stream
-from tests.support.replay_trainer import CountingTrainer
+from tests.support.replay_trainer import CountingTrainer, CountingTrainers
 from tests.support.settings import make_settings
 from tests.unit.trajectory_store.replay.building import UNITS, N, T, replay_config, segment_message
 from tidegate.core.audit import ReplayTotals, replay_problems
@@ -24,7 +25,7 @@ from tidegate.core.errors import RecordError
 from tidegate.core.ids import PolicyVersion
 from tidegate.learner import main
 from tidegate.learner.algorithm import ALGORITHMS, AlgorithmEntry
-from tidegate.learner.checkpoint import sampled_units
+from tidegate.learner.checkpoint import checkpoints_in, sampled_units
 from tidegate.learner.optim.registry import TrainerSetting
 from tidegate.learner.optim.replay_port import ReplayUnits
 from tidegate.runtime.bus import Bus
@@ -42,16 +43,16 @@ BATCH = 16
 
 
 @pytest.fixture
-def trainer(monkeypatch: pytest.MonkeyPatch) -> CountingTrainer:
-    """The trainer that every learner of the test opens."""
-    made = CountingTrainer()
+def trainers(monkeypatch: pytest.MonkeyPatch) -> CountingTrainers:
+    """What every learner of the test opens its trainer from."""
+    made = CountingTrainers()
     monkeypatch.setitem(ALGORITHMS, "actor_critic", AlgorithmEntry(("mlp",), replay="transition"))
 
-    def open_made(setting: TrainerSetting) -> CountingTrainer:
+    def open_next(setting: TrainerSetting) -> CountingTrainer:
         del setting
-        return made
+        return made.open()
 
-    monkeypatch.setattr(main, "open_trainer", open_made)
+    monkeypatch.setattr(main, "open_trainer", open_next)
     return made
 
 
@@ -101,6 +102,18 @@ class ReplayWorld:
         assert self.store.ingest(messages, now_s=time.time()).refused == []
         self.store.arrived.notify()
 
+    def newest_checkpoint(self) -> int:
+        """The step of the newest durable checkpoint; -1 before the first."""
+        folder = self.folder / "learner" / "checkpoints"
+        steps = [version.step for version in checkpoints_in(folder).values()] if folder.is_dir() else []
+        return max(steps, default=-1)
+
+    def num_sampled(self) -> int:
+        """The units of the committed updates."""
+        found = reading.totals(self.store.ledger_path).replay
+        assert found is not None
+        return found.sampled
+
     def totals(self) -> tuple[ReplayTotals, list[str]]:
         """The store's totals, and the problems that an audit finds with the learner's."""
         learner = sampled_units(self.folder / "learner" / "checkpoints")
@@ -129,7 +142,7 @@ async def replay_world(
 
 
 async def test_units_are_trained_again_and_again_and_both_sides_count_them(
-    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+    tmp_path: Path, bus: Bus, topology: Topology, trainers: CountingTrainers
 ) -> None:
     async with replay_world(tmp_path, bus, topology, selector="prioritised", uses_max=0) as running:
         async with running.world.learner() as life:
@@ -138,17 +151,17 @@ async def test_units_are_trained_again_and_again_and_both_sides_count_them(
             drawn = (await life.client.progress()).drawn
         totals, problems = running.totals()
         assert problems == []
-        assert totals.sampled == trainer.total >= 20 * BATCH
+        assert totals.sampled == trainers.total >= 20 * BATCH
         assert drawn.sampled == drawn.version.step * BATCH
         ledger = reading.totals(running.store.ledger_path)
         assert (ledger.trained, ledger.available, ledger.leased) == (3, 0, 0)
-        assert trainer.drawn[0].tensors["observations"].shape == (BATCH, 1)
+        assert trainers.drawn[0].tensors["observations"].shape == (BATCH, 1)
         assert running.store.replay is not None
         assert running.store.replay.limiter.sampled == totals.sampled
 
 
 async def test_learner_waits_for_units_at_their_limit_and_says_so(
-    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+    tmp_path: Path, bus: Bus, topology: Topology, trainers: CountingTrainers
 ) -> None:
     async with replay_world(tmp_path, bus, topology, uses_max=2) as running, running.world.learner() as life:
         version = await life.version(0)
@@ -157,37 +170,45 @@ async def test_learner_waits_for_units_at_their_limit_and_says_so(
         limiter = running.store.replay.limiter
         await until(lambda: limiter.waiting == "learner")
         assert "the learner waits for actors" in limiter.sentence()
-        before = trainer.total
+        before = trainers.total
         assert before <= 2 * 2 * UNITS
         running.insert(1, version=version)
-        await until(lambda: trainer.total > before)
+        await until(lambda: trainers.total > before)
 
 
 async def test_killed_learner_counts_from_its_checkpoint_and_the_store_forgets_the_dead_updates(
-    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+    tmp_path: Path, bus: Bus, topology: Topology, trainers: CountingTrainers
 ) -> None:
     config = msgspec.structs.replace(CONFIG, checkpoint_every_steps=4)
+    is_killed = threading.Event()
+
+    def wait_for_the_kill(_units: ReplayUnits) -> None:
+        if trainers.total == 11 * BATCH:
+            is_killed.wait(TIMEOUT_S)
+
+    trainers.check = wait_for_the_kill
     async with replay_world(tmp_path, bus, topology, uses_max=0) as running:
         async with running.world.learner(config, killed=True) as life:
             running.insert(3, version=await life.version(0))
             await life.version(11)
+            await until(lambda: running.newest_checkpoint() == 8 and running.num_sampled() == 11 * BATCH)
+        is_killed.set()
         first, problems = running.totals()
         assert problems == []
+        assert first.sampled == 11 * BATCH
         async with running.world.learner(config) as life:
             version = await life.version(0)
-            fork = running.store.ledger.tree.lineages[version.lineage]
-            assert fork.fork_step % 4 == 0
-            assert fork.fork_step * BATCH < first.sampled
+            assert running.store.ledger.tree.lineages[version.lineage].fork_step == 8
             running.insert(1, version=version)
             await life.version(version.step + 3)
         second, problems = running.totals()
         assert problems == []
         # The trainer's parameters counted on from the checkpoint's.
-        assert second.sampled == second.recounted == trainer.total
+        assert second.sampled == second.recounted == trainers.total
 
 
 async def test_batches_whose_commit_was_lost_are_counted_at_the_restore(
-    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, bus: Bus, topology: Topology, trainers: CountingTrainers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def hang(self: Any, request: Any, context: Any) -> Any:
         await asyncio.sleep(3600.0)
@@ -200,8 +221,7 @@ async def test_batches_whose_commit_was_lost_are_counted_at_the_restore(
             async with running.world.learner(config, killed=True) as life:
                 running.insert(3, version=await life.version(0))
                 await life.version(1)
-                checkpoints = running.folder / "learner" / "checkpoints"
-                await until(lambda: any(path.name.endswith(".1") for path in checkpoints.glob("0*")))
+                await until(lambda: running.newest_checkpoint() >= 1)
             totals, problems = running.totals()
             assert problems == []
             assert totals.sampled == 0
@@ -212,11 +232,11 @@ async def test_batches_whose_commit_was_lost_are_counted_at_the_restore(
             await life.version(version.step + 1)
         totals, problems = running.totals()
         assert problems == []
-        assert totals.sampled == trainer.total
+        assert totals.sampled == trainers.total
 
 
 async def test_killed_store_keeps_uses_and_priorities(
-    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+    tmp_path: Path, bus: Bus, topology: Topology, trainers: CountingTrainers
 ) -> None:
     async with replay_world(tmp_path, bus, topology, selector="prioritised", uses_max=0) as running:
         async with running.world.learner() as life:
@@ -226,11 +246,11 @@ async def test_killed_store_keeps_uses_and_priorities(
             await life.version(version.step + 5)
         totals, problems = running.totals()
         assert problems == []
-        assert totals.sampled == trainer.total
+        assert totals.sampled == trainers.total
 
 
 async def test_planted_extra_use_and_lost_blob_are_found(
-    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+    tmp_path: Path, bus: Bus, topology: Topology, trainers: CountingTrainers
 ) -> None:
     async with replay_world(tmp_path, bus, topology, uses_max=0) as running:
         async with running.world.learner(
@@ -252,26 +272,26 @@ async def test_planted_extra_use_and_lost_blob_are_found(
 
 
 async def test_priorities_that_are_no_numbers_are_refused_and_counted(
-    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+    tmp_path: Path, bus: Bus, topology: Topology, trainers: CountingTrainers
 ) -> None:
-    trainer.priority = math.nan
+    trainers.priority = math.nan
     async with replay_world(tmp_path, bus, topology, selector="prioritised", uses_max=0) as running:
         async with running.world.learner() as life:
             running.insert(3, version=await life.version(0))
             await life.version(3)
         totals, problems = running.totals()
         assert problems == []
-        assert totals.priorities_refused == trainer.total
+        assert totals.priorities_refused == trainers.total
 
 
 async def test_segment_whose_units_do_not_fit_is_dropped_and_training_continues(
-    tmp_path: Path, bus: Bus, topology: Topology, trainer: CountingTrainer
+    tmp_path: Path, bus: Bus, topology: Topology, trainers: CountingTrainers
 ) -> None:
     def check(units: ReplayUnits) -> None:
         if (units.tensors["actions"] < T).any():
             raise RecordError("the first segment is no good")
 
-    trainer.check = check
+    trainers.check = check
     async with replay_world(tmp_path, bus, topology, uses_max=0) as running:
         async with running.world.learner() as life:
             running.insert(3, version=await life.version(0))
