@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ FAILED_GRACE_S = 5.0
 # On top of the drain timeout, for what follows a drain in the lifecycle.
 ENDED_GRACE_S = 5.0
 EXIT_HUNG = 1
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Interfaces of the loopback network, by the names that Linux and the BSDs use.
 LOOPBACK_INTERFACES = ("lo", "lo0")
 _FOLDER_PREFIX = "rendezvous-"
@@ -65,9 +66,12 @@ def run_ranks(count: int, run: Callable[[], int], *, folder: Path, drain_timeout
     place = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX, dir=folder))  # mode 0700
     launcher_pid = os.getpid()
     pids: list[int] = []
+    # Before ``_wait`` handles them, they would end this process and kill ranks that can drain.
+    unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     for rank in range(count):
         pid = os.fork()
         if pid == 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
             if not guard(launcher_pid, signal.SIGKILL):
                 os._exit(1)
             _become_rank(rank, count, store=place / "store")
@@ -75,7 +79,7 @@ def run_ranks(count: int, run: Callable[[], int], *, folder: Path, drain_timeout
         pids.append(pid)
     setproctitle(f"{getproctitle()} ({count} ranks)")
     try:
-        code = asyncio.run(_wait(pids, end_timeout_s=drain_timeout_s + ENDED_GRACE_S))
+        code = asyncio.run(_wait(pids, unblocked=unblocked, end_timeout_s=drain_timeout_s + ENDED_GRACE_S))
     finally:
         shutil.rmtree(place, ignore_errors=True)
     if code < 0:
@@ -92,12 +96,16 @@ def _become_rank(rank: int, count: int, *, store: Path) -> None:
     os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
 
 
-async def _wait(pids: list[int], *, end_timeout_s: float) -> int:
-    """Wait for every rank; returns the first exit code that is not 0."""
+async def _wait(pids: list[int], *, unblocked: Collection[int], end_timeout_s: float) -> int:
+    """Wait for every rank; returns the first exit code that is not 0.
+
+    ``unblocked``: the signal mask from when signals are handled.
+    """
     loop, changed, left = asyncio.get_running_loop(), asyncio.Event(), set(pids)
     loop.add_signal_handler(signal.SIGCHLD, changed.set)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, _signal_all, left, signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
     code, ends_s = 0, float("inf")
     while left:
         changed.clear()

@@ -26,7 +26,20 @@ def run():
     {body}
     return 0
 
+{setup}
 sys.exit(run_ranks({count}, run, folder=Path({folder!r}), drain_timeout_s={drain_timeout_s}))
+"""
+
+# The launcher gets SIGTERM once both ranks would drain, and before it waits for them.
+SIGNALLED_EARLY = """
+import asyncio
+wait = asyncio.run
+def wait_late(coroutine):
+    while len(list(Path({folder!r}).glob("drains-*"))) < 2:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return wait(coroutine)
+asyncio.run = wait_late
 """
 
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -36,9 +49,12 @@ Start = Callable[..., "subprocess.Popen[str]"]
 def start(tmp_path: Path) -> Iterator[Start]:
     processes: list[subprocess.Popen[str]] = []
 
-    def begin(body: str, *, count: int = 2, drain_timeout_s: float = 600.0) -> subprocess.Popen[str]:
+    def begin(
+        body: str, *, setup: str = "", count: int = 2, drain_timeout_s: float = 600.0
+    ) -> subprocess.Popen[str]:
+        folder = str(tmp_path / "learner")
         source = SOURCE.format(
-            body=body, count=count, folder=str(tmp_path / "learner"), drain_timeout_s=drain_timeout_s
+            body=body, setup=setup, count=count, folder=folder, drain_timeout_s=drain_timeout_s
         )
         process = subprocess.Popen(
             [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -103,6 +119,18 @@ def test_sigterm_reaches_every_rank_and_waits_for_them(start: Start) -> None:
     )
     lines(process, 4)
     process.send_signal(signal.SIGTERM)
+    assert process.wait(TIMEOUT_S) == 0
+
+
+def test_sigterm_that_arrives_while_the_launcher_still_starts_reaches_every_rank(
+    start: Start, tmp_path: Path
+) -> None:
+    folder = str(tmp_path)
+    process = start(
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0));"
+        f" (Path({folder!r}) / f'drains-{{rank}}').touch(); time.sleep(600)",
+        setup=SIGNALLED_EARLY.format(folder=folder),
+    )
     assert process.wait(TIMEOUT_S) == 0
 
 
