@@ -49,6 +49,8 @@ class _Child:
     spec: ProcessSpec
     state: State = "starting"
     process: RunningProcess | None = None
+    # The number of an ended group may be another process's.
+    group_ended: bool = False
     started_s: float = 0.0
     ever_ready: bool = False
     restarts: int = 0
@@ -79,6 +81,7 @@ class Supervisor:
         self._start = start
         self._on_change = on_change or (lambda: None)
         self._disk_full = disk_full
+        self._num_spawning = 0
         self.failure: ProcessFailedError | None = None
         self.failed = asyncio.Event()
 
@@ -171,6 +174,8 @@ class Supervisor:
 
     def reap_orphans(self) -> None:
         """Reap ended processes that only became children of this one when their parent died."""
+        if self._num_spawning:
+            return  # one that ended may be a process whose start is awaited, and its exit code with it
         processes = [child.process for child in self._children.values() if child.process is not None]
         ours = {process.pid for process in processes if process.returncode is None}
         try:
@@ -199,7 +204,8 @@ class Supervisor:
         while not child.stopping:
             child.started_s, child.state, child.problem = time.monotonic(), "starting", ""
             try:
-                child.process = await self._start(child.spec)
+                child.process = await self._spawn(child.spec)
+                child.group_ended = False
             except OSError as error:  # no space for its log, no memory, no process id
                 child.process = None
                 child.problem = f"it cannot be started: {error}"
@@ -228,6 +234,13 @@ class Supervisor:
             self._on_change()
             await asyncio.sleep(verdict.backoff_s)
         child.ended.set()
+
+    async def _spawn(self, spec: ProcessSpec) -> RunningProcess:
+        self._num_spawning += 1
+        try:
+            return await self._start(spec)
+        finally:
+            self._num_spawning -= 1
 
     def _fail(self, child: _Child, verdict: PermanentFailure) -> None:
         child.state = "failed"
@@ -261,9 +274,11 @@ def _cause(child: _Child) -> str:
 
 
 def _kill(child: _Child) -> None:
-    """SIGKILL to the process group that a child leads, whether or not the child itself is still there."""
-    if child.process is not None:
-        _signal(child.process.pid, signal.SIGKILL, group=True)
+    """SIGKILL to the process group that a child leads; also once after it has ended, for those that it left behind."""
+    if child.process is None or child.group_ended:
+        return
+    child.group_ended = child.process.returncode is not None
+    _signal(child.process.pid, signal.SIGKILL, group=True)
 
 
 def _signal(pid: int, number: signal.Signals, *, group: bool) -> None:

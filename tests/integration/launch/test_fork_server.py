@@ -206,6 +206,27 @@ async def test_orphan_of_a_dead_service_is_reaped(supervisor: Supervisor, folder
     await until(is_reaped)
 
 
+def program_that_refuses_its_settings() -> "subprocess.Popen[bytes]":
+    """It has ended, and nobody has waited for it."""
+    program = subprocess.Popen([sys.executable, "-S", "-c", "raise SystemExit(2)"])
+    os.waitid(os.P_PID, program.pid, os.WEXITED | os.WNOWAIT)
+    return program
+
+
+async def test_process_that_ends_before_its_start_has_returned_is_no_orphan() -> None:
+    """Otherwise its exit code would be lost, and with it the reason not to start it again."""
+    refused = program_that_refuses_its_settings()
+
+    async def start(_spec: ProcessSpec) -> RunningProcess:
+        supervisor.reap_orphans()
+        return ForkedProcess(refused.pid)
+
+    supervisor = Supervisor(start=start)
+    supervisor.start(ProcessSpec("ends", [], Path(os.devnull)))
+    await asyncio.wait_for(supervisor.failed.wait(), timeout=60)
+    assert "it rejects its settings" in str(supervisor.failure)
+
+
 async def test_fork_server_in_which_a_library_started_a_thread_forks_nothing(
     supervisor: Supervisor, folder: Path
 ) -> None:
