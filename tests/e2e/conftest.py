@@ -1,7 +1,7 @@
 """A whole platform, started as a person starts it."""
 
+import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# Of processes that load torch, on a machine that runs the other tests meanwhile.
+START_TIMEOUT_S = 200.0
 
 
 class Run:
@@ -45,27 +48,57 @@ class Run:
             lines = (self.folder / "learner" / "steps.jsonl").read_text().splitlines()
         except FileNotFoundError:
             return []
-        return [json.loads(line) for line in lines if line.endswith("}")]
+        steps: list[dict[str, Any]] = []
+        for line in lines:
+            with contextlib.suppress(json.JSONDecodeError):  # cut by a kill, by a full disk, or not yet whole
+                steps.append(json.loads(line))
+        return steps
 
     def until(self, holds: Callable[[], bool], *, timeout_s: float, what: str) -> float:
         """Wait for a condition of a live run; returns the seconds it took."""
         started_s = time.monotonic()
-        while not holds():
-            assert self.process.poll() is None, f"the run ended before {what}: {self.tail()}"
+        while True:
+            has_ended = self.process.poll() is not None
+            if holds():  # also by what it did last
+                return time.monotonic() - started_s
+            assert not has_ended, f"the run ended before {what}: {self.tail()}"
             assert time.monotonic() - started_s < timeout_s, f"no {what} in {timeout_s} s: {self.tail()}"
             time.sleep(0.05)
-        return time.monotonic() - started_s
 
-    def kill(self, instance: str) -> None:
-        """``kill -9``."""
-        pid = self.pid(instance)
-        assert pid is not None, f"{instance} does not run"
-        os.kill(pid, signal.SIGKILL)
+    def until_trains(self, steps: int) -> None:
+        """Wait for the first steps."""
+        self.until(lambda: len(self.steps()) >= steps, timeout_s=START_TIMEOUT_S, what="training")
+
+    def send(self, pid: int, number: signal.Signals) -> bool:
+        """Signal a process of the run; False if it has ended: its number may be that of another program by now."""
+        try:
+            process = psutil.Process(pid)
+            if process.ppid() != self.process.pid:
+                return False
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            return False
+        return True
+
+    def kill(self, instance: str) -> int:
+        """``kill -9`` of an instance, of its next process if it is between two lives; returns which it was."""
+        killed: list[int] = []
+
+        def is_killed() -> bool:
+            pid = self.pid(instance)
+            if pid is not None and self.send(pid, signal.SIGKILL):
+                killed.append(pid)
+            return bool(killed)
+
+        self.until(is_killed, timeout_s=START_TIMEOUT_S, what=f"a process of {instance}")
+        return killed[0]
 
     def wait(self, *, timeout_s: float) -> tuple[int, dict[str, Any]]:
         """The exit code and the summary."""
         code = self.process.wait(timeout=timeout_s)
-        return code, json.loads(self.output.read_text().splitlines()[-1])
+        summaries = [line for line in self.output.read_text().splitlines() if line.startswith("{")]
+        assert summaries, f"no summary: {self.tail()}"
+        return code, json.loads(summaries[-1])
 
     def tail(self) -> str:
         """The end of its output."""
@@ -88,4 +121,4 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     for run in runs:
         if run.process.poll() is None:
             run.process.send_signal(signal.SIGKILL)
-            run.process.wait(timeout=10)
+            run.process.wait(timeout=60)

@@ -27,8 +27,7 @@ RECOVERY_TIMEOUT_S = 180.0
 
 def kill_and_recover(run: Run, victim: str) -> tuple[float, float]:
     """Seconds until the victim has a new process, and from the kill until five more learner steps were made."""
-    before = run.pid(victim)
-    run.kill(victim)
+    before = run.kill(victim)
     back_s = run.until(
         lambda: run.pid(victim) not in (None, before), timeout_s=RECOVERY_TIMEOUT_S, what=f"new {victim}"
     )

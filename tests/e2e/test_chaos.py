@@ -1,6 +1,5 @@
 """Chaos runs: processes die and hang before the previous one has recovered, and the accounting balances."""
 
-import os
 import random
 import signal
 import time
@@ -23,17 +22,17 @@ CALM_S = (0.2, 2.5)
 ALIVE_TIMEOUT_S = 120.0
 
 
-def hang(pid: int, *, for_s: float) -> None:
+def hang(run: Run, pid: int, *, for_s: float) -> None:
     """Stop a process for a while, as a stalled node does."""
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(for_s)
-    os.kill(pid, signal.SIGCONT)
+    if run.send(pid, signal.SIGSTOP):
+        time.sleep(for_s)
+        run.send(pid, signal.SIGCONT)
 
 
-def live_pid(run: Run, victim: str, *, killed: set[int]) -> int:
-    """The process of an instance, once it has one that was not killed."""
+def live_pid(run: Run, victim: str, *, killed: int | None) -> int:
+    """The process of an instance, once it has one after the ``killed`` one."""
     run.until(
-        lambda: run.pid(victim) not in (None, *killed),
+        lambda: run.pid(victim) not in (None, killed),
         timeout_s=ALIVE_TIMEOUT_S,
         what=f"a new process of {victim}",
     )
@@ -54,15 +53,14 @@ def storm(start: Callable[..., Run], name: str, *, rounds: int, seed: int, until
         *("--until", f"{until} and {restarts}" if until else restarts, "--for", "500s"),
         *("--set", f"seed={seed}"),
     )
-    run.until(lambda: len(run.steps()) >= 10, timeout_s=60, what="training")
-    killed: set[int] = set()
+    run.until_trains(10)
+    killed: dict[str, int] = {}
     for victim, hang_s in zip(victims, hangs_s, strict=True):
-        pid = live_pid(run, victim, killed=killed)
+        pid = live_pid(run, victim, killed=killed.get(victim))
         if hang_s:
-            hang(pid, for_s=hang_s)
+            hang(run, pid, for_s=hang_s)
         else:
-            run.kill(victim)
-            killed.add(pid)
+            killed[victim] = run.kill(victim)
         time.sleep(rng.uniform(*CALM_S))
     code, summary = run.wait(timeout_s=400)
     assert code == 0, run.tail()

@@ -28,7 +28,7 @@ def test_a_run_survives_kill_nine_of_every_process_in_turn(
         # A checkpoint lets the payloads go that only a killed store's files hold.
         *("--set", "trajectory_store.replayable_bytes_max=1000000000"),
     )
-    run.until(lambda: len(run.steps()) >= 10, timeout_s=60, what="training")
+    run.until_trains(10)
     for victim in VICTIMS:
         kill_and_print(run, victim, capsys)
     code, summary = run.wait(timeout_s=400)
@@ -59,7 +59,7 @@ def test_training_goes_on_however_often_the_actor_with_all_tasks_is_killed(
     run = start(
         "runs/cartpole.yaml", "--until", "", *(word for setting in settings for word in ("--set", setting))
     )
-    run.until(lambda: len(run.steps()) >= 10, timeout_s=120, what="training")
+    run.until_trains(10)
     for _ in range(DELIVERIES_UNTIL_FAILED + 2):
         kill_and_print(run, "actor-0", capsys)
     run.process.terminate()

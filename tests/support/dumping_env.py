@@ -20,9 +20,10 @@ class Dumping(CartPoleEnv):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        path = Path(os.environ[FOLDER_VARIABLE]) / f"{os.getpid()}.json"
+        path = Path(os.environ[FOLDER_VARIABLE]) / f"{os.getpid()}"
         title = Path("/proc/self/cmdline").read_text().replace("\0", " ").strip()
         path.write_text(json.dumps({"title": title or sys.argv[0], "variables": dict(os.environ)}))
+        path.rename(path.with_suffix(".json"))  # a reader finds no part of it
 
 
 gym.register("Dumping-v0", entry_point=Dumping, max_episode_steps=200)  # pyright: ignore[reportUnknownMemberType] (gymnasium leaves its types open)
