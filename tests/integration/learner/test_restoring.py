@@ -29,8 +29,7 @@ async def train_to(running: World, step: int, *, killed: bool = False, every: in
     async with running.learner(config, killed=killed) as life:
         version = await life.version(0)
         running.offer(step - version.step, at=version)
-        await life.version(step)
-        await until(lambda: not running.store.leases)
+        await life.acknowledged(step)
         # Checkpoints are written beside the next step: a kill before the last due one is durable loses more.
         due = version.step + (step - version.step) // every * every
         if due > version.step:
@@ -128,8 +127,7 @@ async def test_updates_are_recomputed_through_the_forks_of_earlier_restores(
         async with running.learner(killed=True) as life:
             version = await life.version(4)
             running.offer(2, at=version)
-            await life.version(6)
-            await until(lambda: not running.store.leases)
+            await life.acknowledged(6)
         last = await running.announced()
         async with running.learner() as life:
             assert (await life.version(0)).step == 6

@@ -1,6 +1,9 @@
 import asyncio
 import json
 import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.integration.learner.world import CONFIG, TIMEOUT_S, World, until, world
+from tests.integration.learner.world import CONFIG, TIMEOUT_S, Life, World, until, world
 from tests.support.service_harness import channel_of_test
 from tests.unit.learner.trajectories import segment_tensors
 from tests.unit.models.tiny_llama import make_folder
@@ -207,6 +210,7 @@ async def test_trajectory_that_makes_an_update_not_finite_is_named_and_training_
         await life.version(1)
         (_, dropped) = running.store.releases[0]
         assert dropped == {"bad.0": "poisoned"}
+        await life.acknowledged(1)
         (commit,) = running.store.commits
         assert commit.lags.keys() == {trajectory.trajectory_id for trajectory in sound}
         assert len(running.store.opened) == 1
@@ -236,6 +240,28 @@ async def test_commit_and_lease_survive_an_absent_store_and_lost_answers(
         assert (await running.announced()).version.step == 3
 
 
+@dataclass
+class HeldUpdate:
+    """A learner in its first update, which ends once ``may_finish`` is set; the next batch is offered."""
+
+    running: World
+    life: Life
+    may_finish: threading.Event
+
+
+@asynccontextmanager
+async def held_update(
+    folder: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[HeldUpdate]:
+    """Leases last 0.2 s."""
+    may_finish = hold_updates(monkeypatch)
+    async with world(folder, bus, topology) as running, running.learner() as life:
+        running.store.lease_timeout_s = 0.2
+        await life.version(0)
+        running.offer(2, at=head(running, 0))
+        yield HeldUpdate(running, life, may_finish)
+
+
 def hold_updates(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Updates wait in their thread until the event is set."""
     may_finish = threading.Event()
@@ -252,35 +278,29 @@ def hold_updates(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 async def test_leases_are_renewed_while_an_update_computes(
     tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_finish = hold_updates(monkeypatch)
-    async with world(tmp_path, bus, topology) as running, running.learner() as life:
-        running.store.lease_timeout_s = 0.2
-        await life.version(0)
-        running.offer(2, at=head(running, 0))
+    async with held_update(tmp_path, bus, topology, monkeypatch) as held:
+        store = held.running.store
         # The batch in training, and the one that is leased ahead of it.
-        await until(lambda: len([name for name, count in running.store.renewed.items() if count > 4]) == 2)
-        may_finish.set()
-        await life.version(2)
-        await until(lambda: len(running.store.commits) == 2)
+        await until(lambda: len([name for name, count in store.renewed.items() if count > 4]) == 2)
+        held.may_finish.set()
+        await held.life.version(2)
+        await until(lambda: len(store.commits) == 2)
 
 
 async def test_batch_that_was_lost_before_its_update_is_replaced(
     tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_finish = hold_updates(monkeypatch)
-    async with world(tmp_path, bus, topology) as running, running.learner() as life:
-        running.store.lease_timeout_s = 0.2
-        await life.version(0)
-        running.offer(2, at=head(running, 0))
-        await until(lambda: len(running.store.renewed) == 2)
-        ahead = next(lease for lease in running.store.leases.values() if lease.version.step == 1)
-        renewals = running.store.calls["RenewLeases"]
-        del running.store.leases[ahead.batch_id]
-        running.store.offer(ahead.trajectories)
-        await until(lambda: running.store.calls["RenewLeases"] > renewals + 1)
-        may_finish.set()
-        await until(lambda: len(running.store.commits) == 2)
-        assert ahead.batch_id not in {commit.batch_id for commit in running.store.commits}
+    async with held_update(tmp_path, bus, topology, monkeypatch) as held:
+        store = held.running.store
+        await until(lambda: len(store.renewed) == 2)
+        ahead = next(lease for lease in store.leases.values() if lease.version.step == 1)
+        renewals = store.calls["RenewLeases"]
+        del store.leases[ahead.batch_id]
+        store.offer(ahead.trajectories)
+        await until(lambda: store.calls["RenewLeases"] > renewals + 1)
+        held.may_finish.set()
+        await until(lambda: len(store.commits) == 2)
+        assert ahead.batch_id not in {commit.batch_id for commit in store.commits}
 
 
 async def test_learner_whose_lineage_was_replaced_ends_with_a_conflict(
@@ -338,9 +358,10 @@ async def test_progress_before_the_first_version_asks_to_retry(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:
     async with world(tmp_path, bus, topology) as running:
-        running.store.failures.update(OpenLineage=4)
+        running.store.failures.update(OpenLineage=10_000)
         async with running.learner() as life:
             with pytest.raises(UnavailableError, match="starting"):
                 await life.client.progress()
+            running.store.failures.clear()
             await life.version(0)
             assert (await life.client.progress()).consumed_trajectories == 0

@@ -50,6 +50,16 @@ class Life:
             self.loop.result()
         return (await self.client.progress()).version
 
+    async def acknowledged(self, step: int) -> None:
+        """Wait until an update is committed and its version published, and not only trained."""
+        await until(lambda: self._published() >= step or self.loop.done())
+        if self.loop.done():
+            self.loop.result()
+
+    def _published(self) -> int:
+        label = self.context.stats.snapshot(at_s=0.0).labels.get("published_version", "")
+        return int(label.rpartition("@")[2] or -1)
+
     def _trained(self) -> float:
         board = self.context.stats.snapshot(at_s=0.0)
         return board.values["version_step"] if "version" in board.labels else -1.0
