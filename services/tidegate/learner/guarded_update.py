@@ -66,7 +66,7 @@ class GuardedTrainer:
         """
         before = self._copied_state()
         metrics = self._try(work, number=number, response=response)
-        wrong = _not_finite(metrics)
+        wrong = not_finite(metrics)
         if not wrong:
             return metrics
         why = f"Update {number} is not finite: {', '.join(wrong)}"
@@ -130,7 +130,7 @@ class GuardedTrainer:
                 )
             finally:
                 self._trainer.restore(policy, state)
-            return not _not_finite(metrics)
+            return not not_finite(metrics)
 
         found = search(len(groups), is_finite)
         named = [_worst(work, parts, groups[position]) for position in found]
@@ -149,7 +149,8 @@ class GuardedTrainer:
         return tuple(named)
 
 
-def _not_finite(metrics: Mapping[str, float]) -> list[str]:
+def not_finite(metrics: Mapping[str, float]) -> list[str]:
+    """The names of the metrics that are not finite."""
     return [name for name, value in metrics.items() if not math.isfinite(value)]
 
 

@@ -5,7 +5,6 @@ committed, and no trajectory becomes stale by the restore. Without this, what wa
 available again and trained again, as far as its budget allows.
 """
 
-import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -16,6 +15,7 @@ from tidegate.core.batching import training_order
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import Trajectory
 from tidegate.core.response import Tier, respond
+from tidegate.learner.guarded_update import not_finite
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.retrying import until_done
 from tidegate.learner.state import TrainingProgress
@@ -85,7 +85,7 @@ def _recompute_finite(trainer: Trainer, update: TrainedUpdate, tiers: tuple[Tier
     metrics = recompute(
         trainer, update.trajectories, update.lags, number=update.version.step + 1, tiers=tiers
     )
-    wrong = [name for name, value in metrics.items() if not math.isfinite(value)]
+    wrong = not_finite(metrics)
     if wrong:
         raise TidegateError(
             f"The recomputed update of {update.version} is not finite: {', '.join(wrong)}",
