@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.broker import free_port
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.broker import BrokerEndpoint, new_passwords, process, wait_ready, write_config
@@ -32,7 +33,7 @@ async def supervisor() -> AsyncIterator[Supervisor]:
 
 
 def start(supervisor: Supervisor, folder: Path) -> BrokerEndpoint:
-    broker = BrokerEndpoint(port=pick_ports(1)[0])
+    broker = BrokerEndpoint(port=free_port())
     config = write_config(
         folder / "nats.conf", broker.port, passwords=PASSWORDS, run_id="a-run", store=folder / "nats"
     )
@@ -103,7 +104,7 @@ def test_broker_config_is_for_this_account_only_even_where_another_file_was(tmp_
 
 async def test_broker_that_never_answers_is_named_with_its_log() -> None:
     with pytest.raises(UnavailableError, match=r"logs/nats-server\.log"):
-        await wait_ready(BrokerEndpoint(port=pick_ports(1)[0]), timeout_s=0.1)
+        await wait_ready(BrokerEndpoint(port=free_port()), timeout_s=0.1)
 
 
 def test_taken_port_is_refused_by_name() -> None:
