@@ -14,8 +14,9 @@ from tidegate.runtime.rpc import trace_context
 
 @pytest.fixture(autouse=True)
 def restored() -> Iterator[None]:
+    before = structlog.get_config()
     yield
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 def test_plain_lines_begin_with_when_how_bad_and_what(capsys: pytest.CaptureFixture[str]) -> None:
