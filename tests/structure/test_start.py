@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from tidegate.launch.fork_server import kinds
 from tidegate.launch.fork_server.preloading import is_supported
 from tidegate.launch.services import SERVICES
 
+CARTPOLE = Path(__file__).parents[2] / "runs" / "cartpole.yaml"
 # Services that compute with tensors.
 HEAVY = {"actor", "learner"}
 LIGHT = [
@@ -22,6 +24,37 @@ def test_importing_a_light_entry_point_loads_no_torch(module: str) -> None:
     program = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr or f"{module} loads torch"
+
+
+# What the libraries of a run import only because it is installed, and what draws for a terminal.
+NEVER_IN_A_SERVICE = {"rich", "pygments", "attr", "aiohttp", "pydantic", "markdown_it", "matplotlib", "torch"}
+
+
+def loaded_by(arguments: list[str]) -> str:
+    """What of ``NEVER_IN_A_SERVICE`` the command line has loaded when it forks for the first time, or ends."""
+    program = f"""
+import os, sys
+end = os._exit
+def stop(*exit_code):
+    print(*sorted({NEVER_IN_A_SERVICE!r} & set(sys.modules)), "and no more", flush=True)
+    end(0)
+os.fork = os._exit = stop
+sys.argv = ["tidegate", *{arguments!r}]
+from tidegate.cli.main import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or done.stderr
+
+
+@pytest.mark.skipif(not is_supported(), reason="fork servers need Linux")
+def test_up_forks_before_it_has_loaded_what_no_service_uses(tmp_path: Path) -> None:
+    arguments = ["up", str(CARTPOLE), "--set", "seed=2", "--until", "mean_return>=9", "--dir", str(tmp_path)]
+    assert loaded_by(arguments) == "and no more"
+
+
+def test_a_service_as_a_program_loads_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    assert loaded_by(["serve", "actor", "--run-dir", str(tmp_path)]) == "and no more"
 
 
 @pytest.mark.skipif(not is_supported(), reason="fork servers need Linux")

@@ -4,7 +4,10 @@ import errno
 import sys
 
 import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
+from tidegate.cli.plain_values import keep_plain_values
 from tidegate.cli.registry import COMMANDS
 from tidegate.core.errors import (
     ConfigError,
@@ -39,7 +42,7 @@ def _not_loaded() -> None:
     """Placeholder of the commands that this process does not run."""
 
 
-def build(arguments: list[str]) -> typer.Typer:
+def build(arguments: list[str]) -> TyperGroup:
     """The application. Only the command that ``arguments`` name is imported; the others are lines of the help."""
     chosen = next((argument for argument in arguments if not argument.startswith("-")), "")
     app = typer.Typer(
@@ -58,7 +61,12 @@ def build(arguments: list[str]) -> typer.Typer:
     for name, entry in COMMANDS.items():
         function = load(entry.target) if name == chosen else _not_loaded
         app.command(name, short_help=entry.summary)(function)
-    return app
+    group = get_command(app)
+    assert isinstance(group, TyperGroup), "it has a callback"
+    command = group.commands.get(chosen)
+    if isinstance(command, TyperCommand):
+        keep_plain_values(group, command)
+    return group
 
 
 def run(arguments: list[str]) -> int:

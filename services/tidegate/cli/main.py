@@ -8,6 +8,10 @@ def main() -> None:
     arguments = sys.argv[1:]
     # A service process counts towards the platform's memory: it does not carry the command line's parser.
     if arguments[:1] == ["serve"]:
+        from tidegate.runtime.lean_imports import load_lean_libraries
+
+        # Before the modules that import those libraries.
+        load_lean_libraries()
         from tidegate.launch.serve import end_process
         from tidegate.launch.serve import main as serve
 

@@ -36,7 +36,6 @@ from tidegate.learner.ranks.membership import membership
 from tidegate.runtime.config import Settings
 from tidegate.runtime.files import PRIVATE_UMASK
 from tidegate.runtime.instances import REPLICATED
-from tidegate.runtime.lean_imports import load_lean_libraries
 from tidegate.runtime.loading import load
 from tidegate.wire.permissions import user_of
 
@@ -47,7 +46,6 @@ EXIT_BAD_INPUT = 2
 def main(arguments: list[str]) -> int:
     """Parse the arguments of ``serve`` and run the service; returns the exit code."""
     guard_by_supervisor()
-    load_lean_libraries()
     parser = argparse.ArgumentParser(prog="tidegate serve", description="Run one service of a run folder.")
     parser.add_argument("service", choices=list(SERVICES), metavar="SERVICE", help=", ".join(SERVICES))
     place = parser.add_mutually_exclusive_group(required=True)

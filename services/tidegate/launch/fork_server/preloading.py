@@ -39,11 +39,15 @@ def can_fork() -> bool:
 
 
 def prepare() -> None:
-    """Prepare this process to be forked, before it loads a library: one thread, and no collection of garbage."""
+    """Prepare this process to be forked, before it loads a library: one thread, and no collection of garbage.
+
+    The lean libraries are loaded now, because nearly every module imports one of them.
+    """
     for name in THREAD_VARIABLES:
         os.environ.setdefault(name, "1")
     # Definitions stay for good, so collecting garbage while they load is wasted.
     gc.disable()
+    load_lean_libraries()
 
 
 def fork_servers_first(pass_env: tuple[str, ...]) -> None:
@@ -80,7 +84,6 @@ def end_unused_fork_servers() -> None:
 def load_shared() -> None:
     """Load what every service needs."""
     prepare()
-    load_lean_libraries()
     for module in SHARED_MODULES:
         import_module(module)
     gc.enable()
