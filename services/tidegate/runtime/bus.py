@@ -56,6 +56,7 @@ BACKOFF = Backoff(start_s=0.03, max_s=1.0)
 CONNECT_TIMEOUT_S = 30.0
 # Longer than the client's own limits of one connection.
 CONNECT_ATTEMPT_TIMEOUT_S = 5.0
+CLOSE_TIMEOUT_S = 2.0
 # Headers of a refused message that are kept: the ids of a large group. A stream takes 64 KiB, with the reason.
 QUARANTINE_HEADER_BYTES_MAX = 48 * 1024
 # Part of the broker's error when a user publishes or subscribes where it may not.
@@ -88,6 +89,16 @@ class _PublishAnswer(msgspec.Struct, frozen=True):
 
 
 _read_answer = msgspec.json.Decoder(_PublishAnswer).decode
+
+
+async def _end(client: Client) -> None:
+    """Close a client, whatever became of its connection."""
+    # A connection whose TLS handshake was given up never closes, and the library waits for it (CPython,
+    # `StreamWriter.wait_closed`). What waited for a reconnect it still writes into the lost connection, and uvloop
+    # raises a RuntimeError.
+    with contextlib.suppress(TimeoutError, OSError, RuntimeError):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await client.close()
 
 
 class Bus:
@@ -153,8 +164,8 @@ class Bus:
         while True:
             client = Client()
             try:
-                # The client retries by itself, but after a failed TLS handshake it waits without end for a connection
-                # that never closes (CPython, `StreamWriter.wait_closed`): a new one continues.
+                # The client retries by itself, but after a failed TLS handshake it waits without end: a new one
+                # continues.
                 async with asyncio.timeout(min(CONNECT_ATTEMPT_TIMEOUT_S, deadline_s - clock.monotonic_s())):
                     await client.connect(
                         servers=[url],
@@ -175,7 +186,7 @@ class Bus:
                     )
                     break
             except (OSError, nats.errors.Error, TimeoutError) as error:
-                await client.close()
+                await _end(client)
                 if clock.monotonic_s() >= deadline_s:
                     raise UnavailableError(
                         f"No broker answers at {url} within {timeout_s:g} s",
@@ -206,10 +217,7 @@ class Bus:
         # Without a broker there is nothing to flush to; unacknowledged work is redelivered.
         with contextlib.suppress(TimeoutError, nats.errors.Error):
             await asyncio.wait_for(self._client.flush(), timeout=1.0)
-        # The library still writes what waited for a reconnect into the lost connection, and uvloop raises a
-        # RuntimeError.
-        with contextlib.suppress(OSError, RuntimeError):
-            await self._client.close()
+        await _end(self._client)
 
     # -- streams ---------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ import asyncio
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -57,13 +58,36 @@ tls {{
         return self._log.read_text(encoding="utf-8")
 
     async def connect(self, *, timeout_s: float) -> Bus:
-        return await Bus.connect(
-            f"tls://127.0.0.1:{self.port}",
-            name="test",
-            topology=Topology(RunId("run")),
-            clock=SystemClock(),
-            timeout_s=timeout_s,
-        )
+        return await connect(self.port, timeout_s=timeout_s)
+
+
+class SilentBroker:
+    """Asks for TLS and answers no handshake: a broker that is stopped or far too busy."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.num_greeted = 0
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncGenerator[None]:
+        async with await asyncio.start_server(self._greet, "127.0.0.1", self.port):
+            yield
+
+    async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'INFO {"server_id":"silent","max_payload":1048576,"tls_required":true}\r\n')
+        await reader.readexactly(1)
+        self.num_greeted += 1
+        await asyncio.Event().wait()
+
+
+async def connect(port: int, *, timeout_s: float) -> Bus:
+    return await Bus.connect(
+        f"tls://127.0.0.1:{port}",
+        name="test",
+        topology=Topology(RunId("run")),
+        clock=SystemClock(),
+        timeout_s=timeout_s,
+    )
 
 
 @pytest.fixture
@@ -121,6 +145,7 @@ async def test_service_that_starts_before_the_brokers_certificate_is_renewed_con
     monkeypatch.setenv(BROKER_FOLDER_VARIABLE, str(renewed))
     connecting = asyncio.create_task(server.connect(timeout_s=120.0))
     while "TLS handshake error" not in server.log():
+        assert not connecting.done(), "it connects by the renewed certificate only"
         await asyncio.sleep(0.05)
     replace_identity(served, renewed)
     server.reload()
@@ -159,6 +184,30 @@ async def test_authority_that_was_replaced_is_not_trusted_any_longer(own: Path, 
     renewed = identity.context.get_ca_certs(binary_form=True)
     assert len(trusted) == len(renewed) == 1
     assert trusted != renewed
+
+
+async def test_broker_that_answers_no_handshake_is_given_up(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BROKER_FOLDER_VARIABLE, str(own))
+    broker = SilentBroker(free_port())
+    async with broker.serving(), asyncio.timeout(60.0):
+        with pytest.raises(UnavailableError):
+            await connect(broker.port, timeout_s=1.0)
+    assert broker.num_greeted >= 1
+
+
+async def test_bus_closes_in_the_middle_of_a_handshake(
+    server: Server, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(BROKER_FOLDER_VARIABLE, str(own))
+    bus = await server.connect(timeout_s=120.0)
+    server.stop()
+    broker = SilentBroker(server.port)
+    async with broker.serving(), asyncio.timeout(60.0):
+        while not broker.num_greeted:
+            await asyncio.sleep(0.02)
+        await bus.close()
 
 
 async def test_folder_without_a_usable_certificate_is_named(
