@@ -7,7 +7,7 @@ environment workers upload and report what they hold; only an operator pauses, d
 """
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 Role = Literal[
     "task_queue",
@@ -20,17 +20,7 @@ Role = Literal[
     "admission",
     "operator",
 ]
-ROLES: tuple[Role, ...] = (
-    "task_queue",
-    "actor",
-    "inference",
-    "environment",
-    "trajectory_store",
-    "learner",
-    "weight_distribution",
-    "admission",
-    "operator",
-)
+ROLES: tuple[Role, ...] = get_args(Role)
 # May be called without a credential.
 PUBLIC = None
 
