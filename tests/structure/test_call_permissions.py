@@ -116,6 +116,6 @@ def test_each_role_may_call_what_it_needs_and_no_more() -> None:
     assert public == PUBLIC_METHODS
 
 
-def test_method_outside_of_the_table_is_for_nobody() -> None:
+def test_method_outside_of_the_table_has_no_callers() -> None:
     assert callers_of("tidegate.v1.LearnerService", "Overwrite") == ()
     assert callers_of("tidegate.v1.AnotherService", "GetLedger") == ()

@@ -43,7 +43,7 @@ class GuardedTrainer:
     """Updates of one trainer."""
 
     def __init__(self, trainer: Trainer) -> None:
-        """``trainer``: not updated by anybody else."""
+        """``trainer``: updated only here."""
         self._trainer = trainer
         self._copies: bool | None = None
 

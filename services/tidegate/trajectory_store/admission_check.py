@@ -24,7 +24,7 @@ class AdmissionCheck:
     def __init__(
         self, secret: bytes | None, *, run_id: RunId, newest_step: Callable[[LineageName], int]
     ) -> None:
-        """``newest_step``: the newest version of a lineage that anybody can have been given."""
+        """``newest_step``: the newest version of a lineage that an actor can have been given."""
         self._secret = secret
         self._run_id = run_id
         self._newest_step = newest_step

@@ -208,7 +208,7 @@ class Ledger:
             self.head = version
 
     def newest_step(self, lineage: LineageName) -> int:
-        """The newest version of a lineage that anybody can have been given; -1 of one that was never opened.
+        """The newest version of a lineage that an actor can have been given; -1 of one that was never opened.
 
         A closed lineage published at most the version that its newest leased batch made.
         """

@@ -29,7 +29,7 @@ def test_names_one_of_two_whose_sum_alone_is_not_finite() -> None:
     assert search(8, lambda parts: not {2, 5} <= set(parts)) == [5]
 
 
-def test_names_nobody_when_every_part_is_not_finite() -> None:
+def test_names_no_culprit_when_every_part_is_not_finite() -> None:
     trials: list[Sequence[int]] = []
 
     def is_finite(parts: Sequence[int]) -> bool:

@@ -117,7 +117,7 @@ def test_replayed_trajectory_whose_unit_leaves_float32_is_named() -> None:
     assert_same(trainer, twin)
 
 
-def test_parameters_that_are_not_finite_are_nobodys_fault() -> None:
+def test_parameters_that_are_not_finite_are_blamed_on_no_trajectory() -> None:
     trainer = segments.trainer()
     broken = {name: np.full_like(array, np.nan) for name, array in trainer.policy().items()}
     trainer.restore(broken, trainer.state())

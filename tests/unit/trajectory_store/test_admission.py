@@ -152,7 +152,7 @@ def test_payload_under_the_name_of_a_running_task_is_refused(store: Store) -> No
     assert "is not what its proof is of" in refusal_of(store, forged).reason
 
 
-def test_versions_that_nobody_made_are_refused_as_early(store: Store) -> None:
+def test_versions_beyond_the_newest_are_refused_as_early(store: Store) -> None:
     refused = refusal_of(store, message(admitted("t-1"), make_trajectory("t-1", version=at(4))))
     assert refused.is_early
     assert "newest version is 0-aaaa@2" in refused.reason
