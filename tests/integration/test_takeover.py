@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.call_credentials import token_of
+from tests.support.calls import with_status
 from tests.support.service_harness import channel_of_test, make_context, running
 from tests.support.settings import make_settings
 from tests.unit.weight_distribution.offers import TREE, random_tensors, version
@@ -34,9 +35,9 @@ pytestmark = pytest.mark.integration
 
 LIMITS = StalenessLimits(max_lag=4, max_age_s=300.0)
 AT = PolicyVersion(LineageName("0-main"), 0)
-NOBODY = None
+NO_TOKEN = None
 ANOTHER_RUN = FixedToken(derive_token("another run", "learner"))
-STRANGERS = pytest.mark.parametrize("token", [NOBODY, ANOTHER_RUN], ids=["nobody", "another-run"])
+STRANGERS = pytest.mark.parametrize("token", [NO_TOKEN, ANOTHER_RUN], ids=["no-token", "another-run"])
 
 
 class Stranger:
@@ -44,13 +45,13 @@ class Stranger:
 
     def __init__(self, context: ServiceContext, service: str, token: CallToken | None) -> None:
         self.channel = open_channel(context.settings.addresses[service][0], token)
-        self.refusal = UnauthenticatedError if token in (NOBODY, ANOTHER_RUN) else PermissionDeniedError
+        self.refusal = UnauthenticatedError if token in (NO_TOKEN, ANOTHER_RUN) else PermissionDeniedError
 
     async def refused(self, *attempts: Callable[[], Awaitable[object]]) -> None:
         """Every attempt is refused for its caller, before its content is looked at."""
         for attempt in attempts:
             with pytest.raises((UnauthenticatedError, PermissionDeniedError)) as refused:
-                await attempt()
+                await with_status(attempt)
             assert type(refused.value) is self.refusal
         await self.channel.close()
 
@@ -114,7 +115,7 @@ async def test_actor_may_neither_train_nor_read_the_ledger(store: ServiceContext
 
 
 @pytest.mark.parametrize(
-    "token", [NOBODY, ANOTHER_RUN, token_of("actor")], ids=["nobody", "another-run", "actor"]
+    "token", [NO_TOKEN, ANOTHER_RUN, token_of("actor")], ids=["no-token", "another-run", "actor"]
 )
 async def test_forged_policy_is_not_published(tmp_path: Path, bus: Bus, token: CallToken | None) -> None:
     context = make_context("weight_distribution", make_settings(tmp_path, broker_url=""), bus=bus)

@@ -9,7 +9,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from structlog.testing import capture_logs
 from tests.integration.inference.serving import inference_settings, serving
 from tests.support.broker import Broker, free_port
 from tests.support.call_credentials import accepted, permitted_channel
+from tests.support.calls import path_of, status_of
 from tests.support.fuzzing import Fuzzer
 from tests.support.service_harness import make_context, running
 from tests.unit.trajectory_store.building import MAIN, make_trajectory
@@ -106,10 +107,6 @@ class Target(NamedTuple):
     service: str
     method: MethodDescriptor
 
-    @property
-    def path(self) -> str:
-        return f"/{self.method.containing_service.full_name}/{self.method.name}"
-
 
 MODULES = {name: modules for name, (_, _, modules) in SERVICES.items()} | {
     "inference": (inference_service_pb2,),
@@ -142,31 +139,6 @@ async def platform(tmp_path: Path, nats: Broker, bus: Bus) -> AsyncGenerator[dic
         yield {name: settings.addresses[name][0] for name in (*SERVICES, "inference")} | {
             "lifecycle": address
         }
-
-
-async def ended(channel: Any, target: Target, requests: list[bytes]) -> grpc.StatusCode:
-    """The status of one call."""
-
-    async def stream() -> AsyncIterator[bytes]:
-        for request in requests:
-            yield request
-
-    method = target.method
-    kind = f"{'stream' if method.client_streaming else 'unary'}_{'stream' if method.server_streaming else 'unary'}"
-    call = getattr(channel, kind)(target.path)(
-        stream() if method.client_streaming else requests[0], timeout=CALL_S
-    )
-    try:
-        if method.server_streaming:
-            async for _ in call:
-                pass
-        else:
-            await call
-    except grpc.aio.AioRpcError as error:
-        # The client's own INTERNAL, for a message sent into a call that the server has just refused (grpc/grpc#36066).
-        is_late = (error.details() or "").startswith("Internal error from Core")
-        return grpc.StatusCode.CANCELLED if is_late else error.code()
-    return grpc.StatusCode.OK
 
 
 async def send(bus: Bus, topology: Topology, fuzzer: Fuzzer, rng: random.Random, number: int) -> None:
@@ -214,10 +186,13 @@ async def fuzz(tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, *, nu
 
             async def call(target: Target, requests: list[bytes]) -> None:
                 async with places:
-                    status = await ended(channels[target.service], target, requests)
-                statuses[status.name] += 1
+                    status = await status_of(
+                        channels[target.service], target.method, requests, timeout_s=CALL_S
+                    )
+                name = "lost" if status is None else status.name
+                statuses[name] += 1
                 if status in DEFECTS:
-                    failed.append(f"{target.path} {status.name} of {[request[:200] for request in requests]}")
+                    failed.append(f"{path_of(target.method)} {name} of {[each[:200] for each in requests]}")
 
             tasks: list[asyncio.Task[None]] = []
             for number in range(num_calls):

@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.integration.weight_distribution.serving import Serving, serving
 from tests.support.broker import Broker
+from tests.support.calls import with_status
 from tests.support.disks import file_size_limited
 from tests.unit.weight_distribution.offers import ROOT, TREE, random_tensors, version
 from tidegate.core.errors import ConflictError, CorruptionError, NotFoundError, RecordError, UnavailableError
@@ -139,15 +141,19 @@ async def test_broken_publish_leaves_no_trace_and_can_be_repeated(tmp_path: Path
             request_serializer=pb.PublishPolicyRequest.SerializeToString,
             response_deserializer=pb.PublishPolicyResponse.FromString,
         )
+
+        async def send(requests: list[pb.PublishPolicyRequest]) -> None:
+            await publish(iter(requests))
+
         payload = b"".join(chunks)
         spoiled = bytes([payload[0] ^ 1]) + payload[1:]
         for body in ([], [payload[:-1]], [spoiled], [payload, b"more"]):
             requests = [pb.PublishPolicyRequest(announcement=message)]
             requests += [pb.PublishPolicyRequest(chunk=chunk) for chunk in body]
             with pytest.raises(Exception, match=r"digest|ended inside|more bytes"):
-                await publish(iter(requests))
+                await with_status(partial(send, requests))
         with pytest.raises(Exception, match="start with its announcement"):
-            await publish(iter([pb.PublishPolicyRequest(chunk=payload)]))
+            await with_status(partial(send, [pb.PublishPolicyRequest(chunk=payload)]))
         call = publish(iter([pb.PublishPolicyRequest(announcement=message)]))
         call.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -167,7 +173,7 @@ async def test_version_that_a_full_disk_refuses_leaves_no_trace_and_can_be_repea
             file_size_limited(1 << 20),
             pytest.raises(UnavailableError, match="cannot be written") as refused,
         ):
-            await running.client.publish(snapshot(version(0), large_tensors()), TREE)
+            await with_status(lambda: running.client.publish(snapshot(version(0), large_tensors()), TREE))
         assert refused.value.retryable, "the learner publishes it again"
         assert list((tmp_path / "weight_distribution" / "versions").iterdir()) == []
         await running.client.publish(snapshot(version(0), large_tensors()), TREE)
@@ -287,8 +293,11 @@ async def test_tensor_of_a_hundred_thousand_dimensions_is_refused(tmp_path: Path
     message.announcement.CopyFrom(announce(snapshot(version(0)), TREE)[0])
     message.announcement.tensors[0].shape.extend([1] * 100_000)
     async with serving(tmp_path, bus) as running:
-        call = cast("Any", running.channel).stream_unary(PUBLISH)
+
+        async def send() -> None:
+            await cast("Any", running.channel).stream_unary(PUBLISH)(iter([message.SerializeToString()]))
+
         with pytest.raises(grpc.aio.AioRpcError, match="dimensions") as caught:
-            await call(iter([message.SerializeToString()]))
+            await with_status(send)
         assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
         await running.client.publish(snapshot(version(0)), TREE)
