@@ -1,11 +1,14 @@
 """Durable consumers for tests, which have no `tidegate up` that creates them."""
 
+import asyncio
 from collections.abc import Sequence
 
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.bus import Bus
-from tidegate.runtime.consumer import Consumer
+from tidegate.runtime.consumer import Consumer, Delivery
 from tidegate.wire.subjects import ConsumerSpec
+
+TIMEOUT_S = 60.0
 
 
 async def open_consumer(bus: Bus, spec: ConsumerSpec) -> Consumer:
@@ -21,3 +24,12 @@ async def create_missing(bus: Bus, specs: Sequence[ConsumerSpec]) -> None:
             await (await bus.consumer(spec.durable, timeout_s=0.0)).close()
         except UnavailableError:
             await bus.bootstrap((), consumers=(spec,))
+
+
+async def fetch_all(consumer: Consumer, count: int) -> list[Delivery]:
+    """Exactly ``count`` deliveries, however long a busy broker takes for them."""
+    deliveries: list[Delivery] = []
+    async with asyncio.timeout(TIMEOUT_S):
+        while len(deliveries) < count:
+            deliveries += await consumer.fetch(count - len(deliveries), wait_s=1.0)
+    return deliveries

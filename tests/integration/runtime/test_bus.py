@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.consumers import open_consumer
+from tests.support.consumers import fetch_all, open_consumer
 from tests.support.service_harness import until
 from tidegate.core.errors import (
     BackpressureError,
@@ -38,10 +38,10 @@ async def test_full_stream_is_backpressure_until_a_reader_frees_a_slot(bus: Bus,
     with pytest.raises(BackpressureError, match="full"):
         await bus.publish(topology.tasks("default"), b"task", message_id="t-64", deadline_s=0.3)
     waiting = asyncio.create_task(
-        bus.publish(topology.tasks("default"), b"task", message_id="t-64", deadline_s=10.0)
+        bus.publish(topology.tasks("default"), b"task", message_id="t-64", deadline_s=60.0)
     )
     consumer = await open_consumer(bus, topology.task_consumer("default", ack_wait_s=30.0, max_running=8))
-    [delivery] = await consumer.fetch(1, wait_s=5.0)
+    [delivery] = await fetch_all(consumer, 1)
     await delivery.ack()
     assert not (await waiting).duplicate
     assert bus.backpressure_total >= 2
@@ -126,7 +126,7 @@ async def test_bootstrap_refuses_an_edit_that_would_lose_messages(bus: Bus, topo
 async def test_bootstrap_updates_limits_in_place(bus: Bus, topology: Topology) -> None:
     await bus.bootstrap(topology.streams(max_tasks=65))
     for number in range(65):
-        await bus.publish(topology.tasks("default"), b"task", message_id=f"t-{number}", deadline_s=2.0)
+        await bus.publish(topology.tasks("default"), b"task", message_id=f"t-{number}")
 
 
 async def test_subscription_follows_what_is_published_into_a_stream(bus: Bus, topology: Topology) -> None:
