@@ -7,10 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import grpc
+import pytest
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from tidegate.runtime import telemetry_export
+
+TIMEOUT_S = 60
 
 
 @dataclass
@@ -45,12 +50,16 @@ class OtlpSink:
 
 @contextmanager
 def otlp_sink() -> Generator[OtlpSink, None, None]:
-    """A sink on a free loopback port."""
+    """A sink on a free loopback port, to which exporters that are opened meanwhile send all that they have."""
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=2))
     sink = OtlpSink()
     cast("Any", trace_service_pb2_grpc).add_TraceServiceServicer_to_server(sink, server)
     cast("Any", metrics_service_pb2_grpc).add_MetricsServiceServicer_to_server(sink, server)
     sink.endpoint = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
-    yield sink
+    # A service that stops gives its exporter seconds, which a busy machine may need for a first connection.
+    with pytest.MonkeyPatch.context() as patched:
+        for limit in ("EXPORT_TIMEOUT_S", "CLOSE_TIMEOUT_S", "CLOSE_TIMEOUT_UNREACHABLE_S"):
+            patched.setattr(telemetry_export, limit, TIMEOUT_S)
+        yield sink
     server.stop(grace=None)
