@@ -104,6 +104,7 @@ async def test_bytes_that_are_no_announcement_are_counted_and_change_nothing(
     await following.publish(version(ROOT, 1))
     await following.until(version(ROOT, 1))
     await bus.publish_core(following.subject, b"\xff not a message")
+    await until(lambda: following.stats.value(process.ANNOUNCEMENTS_IGNORED) == 1)
     assert await following.watch.changed(version(ROOT, 1), timeout_s=0.5) is None
     assert following.stats.value(process.ANNOUNCEMENTS_IGNORED) == 1
 

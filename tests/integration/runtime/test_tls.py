@@ -31,7 +31,7 @@ async def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncItera
 async def ask(address: str, name: str = HEALTH_READINESS) -> str:
     channel = open_channel(address, None)
     try:
-        return await ask_health(channel, name, timeout_s=2.0)
+        return await ask_health(channel, name, timeout_s=60.0)
     finally:
         await channel.close()
 
