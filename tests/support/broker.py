@@ -23,13 +23,16 @@ ACCOUNTS_PER_SERVER = 64
 
 
 def _ports_of_this_process() -> list[int]:
-    """Test ports in random order. The workers of pytest-xdist share a part, and pytest without workers has the rest."""
+    """Test ports in random order. The workers of pytest-xdist share a part, and pytest without workers has the rest.
+
+    Every second one: a server with TLS answers for its health on the next port.
+    """
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     if worker is None:
-        ports = list(TEST_PORTS[-2000:])
+        ports = list(TEST_PORTS[-2000::2])
     else:
         num_workers = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
-        ports = list(TEST_PORTS[int(worker.removeprefix("gw")) : -2000 : num_workers])
+        ports = list(TEST_PORTS[2 * int(worker.removeprefix("gw")) : -2000 : 2 * num_workers])
     random.shuffle(ports)
     return ports
 
