@@ -24,6 +24,8 @@ from tidegate.wire.subjects import DurableName
 WAIT_MAX_S = 5.0
 # How much longer than the broker we wait before a request counts as lost.
 EXPIRY_GRACE_S = 0.25
+# For the broker's last messages to a consumer that closes; beyond it they are redelivered after their ack wait.
+CLOSE_TIMEOUT_S = 2.0
 
 
 class Delivery:
@@ -158,10 +160,11 @@ class Consumer:
             self._credits = 0
 
     async def close(self) -> None:
-        """Stop receiving, and release messages that were delivered but never fetched."""
+        """Stop receiving, and release messages that were delivered but never fetched, those on their way included."""
         if self._subscription is not None:
             # A lost connection ends the subscription too.
-            with contextlib.suppress(NatsError, OSError):
-                await self._subscription.unsubscribe()
+            with contextlib.suppress(NatsError, OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self._subscription.drain()
         while self._ready:
             await Delivery(self._client, self._ready.popleft()).nak()

@@ -58,8 +58,8 @@ class _Handle(msgspec.Struct):
     connection: "Connection"
     subscription: _Subscription
 
-    async def unsubscribe(self) -> None:
-        """End the subscriptions."""
+    async def drain(self) -> None:
+        """End the subscription at once: what is on its way is lost, as where the broker does not answer in time."""
         self.connection.forget(self.subscription)
 
 

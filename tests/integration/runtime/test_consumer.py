@@ -1,6 +1,7 @@
 """The pull consumer: prompt, bounded, and nothing lost over a crash of the broker."""
 
 import asyncio
+import threading
 
 import pytest
 
@@ -139,6 +140,28 @@ async def test_closing_releases_messages_that_were_delivered_but_never_fetched(
     other = await open_consumer(bus, spec(topology))
     rest = await fetch_all(other, 3 - len(taken))
     assert {delivery.data for delivery in [*taken, *rest]} == {b"a", b"b", b"c"}
+
+
+async def test_closing_releases_messages_that_are_on_their_way(
+    nats: Broker, bus: Bus, topology: Topology
+) -> None:
+    consumer = await open_consumer(bus, spec(topology, ack_wait_s=600.0))
+    assert await consumer.fetch(5, wait_s=0.1) == [], "its request stays open"
+
+    async def send_elsewhere() -> None:
+        """Return once the broker has sent a message to the consumer, whose event loop stands still."""
+        other = await Bus.connect(nats.url, name="other", topology=topology, clock=SystemClock())
+        await publish(other, topology, "a")
+        while not sum(each.ack_pending for each in await other.consumers(topology.stream("TRAJECTORIES"))):
+            await asyncio.sleep(0.01)
+        await other.close()
+
+    sending = threading.Thread(target=lambda: asyncio.run(send_elsewhere()))
+    sending.start()
+    sending.join()
+    await consumer.close()
+    [delivery] = await fetch_all(await open_consumer(bus, spec(topology, ack_wait_s=600.0)), 1)
+    assert (delivery.data, delivery.num_delivered) == (b"a", 2)
 
 
 @pytest.mark.own_broker
