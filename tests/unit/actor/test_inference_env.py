@@ -5,10 +5,12 @@ import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
+from typing import cast
 
 import numpy as np
 import pytest
 
+from tests.support.clocks import SkippingClock
 from tests.support.environments import CARTPOLE
 from tests.unit.actor.support import segment_task, snapshot, version
 from tidegate.actor.engines.exchange import StepExchange
@@ -25,6 +27,8 @@ from tidegate.runtime.config import PolicyConfig, WorkloadConfig
 from tidegate.wire.vector_step import ActedStep, ActStep, StepLayout
 
 NUM_ENVS = 4
+# For an answer; only a clock that skips it passes it.
+WAIT_S = 300.0
 PLAIN = PolicyConfig(kind="mlp", hidden=(8,))
 WITH_MEMORY = PolicyConfig(kind="mlp", hidden=(8,), memory="gru", memory_units=5)
 
@@ -78,17 +82,17 @@ def answering(exchange: StepExchange, answers: Answers, layout: StepLayout) -> G
 
     thread = threading.Thread(target=run)
     thread.start()
-    ready.wait(timeout=5.0)
+    assert ready.wait(timeout=60.0)
     try:
         yield
     finally:
         loop.call_soon_threadsafe(task.cancel)
-        thread.join(timeout=5.0)
+        thread.join(timeout=60.0)
         loop.close()
 
 
 def make_engine(
-    control: EngineControl, exchange: StepExchange, config: PolicyConfig, *, wait_s: float = 5.0
+    control: EngineControl, exchange: StepExchange, config: PolicyConfig, *, clock: SystemClock | None = None
 ) -> tuple[Engine, StepLayout]:
     setting = EngineSetting(
         workload=WorkloadConfig(kind="segments", env="CartPole-v1", num_envs=NUM_ENVS),
@@ -97,10 +101,10 @@ def make_engine(
         actor_index=0,
         description=CARTPOLE,
         exchange=exchange,
-        inference_wait_s=wait_s,
+        inference_wait_s=WAIT_S,
     )
     layout = StepLayout.of(build_policy(CARTPOLE, config), num_envs=NUM_ENVS)
-    return open_engine("inference_env", setting, control, SystemClock()), layout
+    return open_engine("inference_env", setting, control, clock or SystemClock()), layout
 
 
 @pytest.mark.parametrize("config", [PLAIN, WITH_MEMORY], ids=["plain", "memory"])
@@ -151,12 +155,15 @@ def test_actions_follow_from_the_tasks_seed() -> None:
 def test_segment_without_an_answer_is_given_up_and_the_environments_go_on_with_the_next(why: str) -> None:
     control, exchange = EngineControl(), StepExchange()
     service = Service(PLAIN)
-    engine, layout = make_engine(control, exchange, PLAIN, wait_s=0.2 if why == "away" else 60.0)
+    clock = SkippingClock()
+    engine, layout = make_engine(control, exchange, PLAIN, clock=clock)
     control.newest = snapshot(0, {})
     first, second = segment_task("first", unroll_length=6), segment_task("second", unroll_length=6)
     service.silent_from = 4
 
     def answer(step: ActStep, layout: StepLayout) -> ActedStep | None:
+        if step.number == 4 and why == "away":
+            clock.skipped_s += WAIT_S
         if step.number == 4 and why == "cut":
             control.cut = frozenset({first.task_id})
         if step.number == 4 and why == "stop":
@@ -198,6 +205,48 @@ def test_late_answers_are_dropped() -> None:
     with answering(exchange, answer, layout):
         assert exchange.ask(step(1), give_up=lambda: True) is None
         answered = exchange.ask(step(2), give_up=lambda: False)
+    assert answered is not None
+    assert answered.number == 2
+
+
+async def test_answer_that_arrives_while_its_step_is_given_up_answers_no_other() -> None:
+    exchange = StepExchange()
+    exchange.attach()
+    examined, asked_again = threading.Event(), threading.Event()
+
+    class FirstAnswer:
+        """The answer to step 1, which is given up, and followed by step 2, while the number is compared."""
+
+        @property
+        def number(self) -> int:
+            examined.set()
+            asked_again.wait(timeout=1.0)
+            return 1
+
+    def give_up_second() -> bool:
+        asked_again.set()
+        return False
+
+    def step(number: int) -> ActStep:
+        return ActStep(number, number, b"", b"")
+
+    def play() -> ActedStep | None:
+        exchange.ask(step(1), give_up=examined.is_set)
+        return exchange.ask(step(2), give_up=give_up_second)
+
+    def waiting() -> int | None:
+        return None if exchange.step is None else exchange.step.number
+
+    playing = asyncio.create_task(asyncio.to_thread(play))
+    while waiting() is None:
+        await asyncio.sleep(0.001)
+    exchange.answer(cast("ActedStep", FirstAnswer()))
+    while waiting() != 2:
+        assert not playing.done(), "step 2 was answered by the answer to step 1"
+        await asyncio.sleep(0.001)
+    empty = np.zeros(0, np.float32)
+    exchange.answer(ActedStep(2, version(0), empty, empty, empty))
+    answered = await playing
     assert answered is not None
     assert answered.number == 2
 

@@ -21,6 +21,8 @@ class StepExchange:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked = asyncio.Event()
         self._answered = threading.Event()
+        # Held while a step is replaced or answered: an answer is to the step that it was compared with.
+        self._lock = threading.Lock()
         self._step: ActStep | None = None
         self._answer: ActedStep | None = None
 
@@ -28,15 +30,17 @@ class StepExchange:
 
     def ask(self, step: ActStep, *, give_up: Callable[[], bool]) -> ActedStep | None:
         """The answer to a step; None once ``give_up`` holds, and then a late answer is dropped."""
-        self._answered.clear()
-        self._answer = None
-        self._step = step
+        with self._lock:
+            self._answered.clear()
+            self._answer = None
+            self._step = step
         loop = self._loop
         assert loop is not None, "tasks start once the service told its policy"
         loop.call_soon_threadsafe(self._asked.set)
         while not self._answered.wait(WAIT_S):
             if give_up():
-                self._step = None
+                with self._lock:
+                    self._step = None
                 return None
         return self._answer
 
@@ -60,9 +64,10 @@ class StepExchange:
 
     def answer(self, answer: ActedStep) -> None:
         """Answer the step that waits; an answer to another one comes too late and changes nothing."""
-        step = self._step
-        if step is None or answer.number != step.number:
-            return
-        self._step = None
-        self._answer = answer
-        self._answered.set()
+        with self._lock:
+            step = self._step
+            if step is None or answer.number != step.number:
+                return
+            self._step = None
+            self._answer = answer
+            self._answered.set()
