@@ -80,6 +80,8 @@ class SglangServer:
         self._incremental = incremental
         self._labels = labels
         self.weight_version = "default"
+        # Tokens that each request may have so far: a test that updates requests in flight keeps them from ending.
+        self.tokens_allowed = CONTEXT
         self.paused: str | None = None
         self.running = 0
         self.requests: list[str] = []
@@ -163,7 +165,7 @@ class SglangServer:
         finish: dict[str, Any] | None = None
         while finish is None:
             await asyncio.sleep(0.002)
-            if self.paused:
+            if self.paused or len(tokens) >= self.tokens_allowed:
                 continue
             tokens.append(int(self.weight_version.rpartition("@")[2]))
             labels.append(self.weight_version)

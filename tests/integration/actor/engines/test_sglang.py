@@ -75,10 +75,12 @@ async def test_requests_in_flight_survive_updates_and_each_token_keeps_its_versi
     async with world(tmp_path, cache_on_swap=cache_on_swap, incremental=incremental) as at:
         await at.harness.serve(at.snapshot(1))
         written = [Continuation() for _ in range(4)]
+        at.server.tokens_allowed = 10
         writings = [at.harness.write((3, 4, 5), one, num_tokens=40) for one in written]
         for step in (2, 3):
             await at.harness.until(lambda step=step: all(step - 1 in one.tokens for one in written))
             await at.harness.serve(at.snapshot(step))
+            at.server.tokens_allowed += 15
         assert {await writing for writing in writings} == {"length"}
         for one in written:
             assert len(one.tokens) == 40
@@ -89,9 +91,11 @@ async def test_requests_in_flight_survive_updates_and_each_token_keeps_its_versi
 async def test_without_labels_requests_continue_as_new_ones(tmp_path: Path) -> None:
     async with world(tmp_path, labels=False) as at:
         await at.harness.serve(at.snapshot(1))
+        at.server.tokens_allowed = 10
         writing = at.harness.write((3, 4, 5), written := Continuation(), num_tokens=40)
         await at.harness.until(lambda: len(written.tokens) > 5)
         await at.harness.serve(at.snapshot(2))
+        at.server.tokens_allowed = CONTEXT
         assert await writing == "length"
         assert len(written.tokens) == 40
         assert_each_token_is_its_versions(written)

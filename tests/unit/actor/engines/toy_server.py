@@ -136,7 +136,7 @@ class ToyServer:
     def _call(self, name: str) -> None:
         self.calls.append(name)
         if not self.up:
-            raise UnavailableError("Nobody listens")
+            raise UnavailableError("The server is away")
         if self.refusals and self.refusals[0] == name:
             self.refusals.popleft()
             raise ServerRefusalError(f"No {name} today")
