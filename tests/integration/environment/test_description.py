@@ -34,7 +34,7 @@ def settings_for(folder: Path, nats: Broker, **workload: object) -> Settings:
 async def test_environment_is_described_by_a_copy_of_it(tmp_path: Path, nats: Broker, bus: Bus) -> None:
     settings = settings_for(tmp_path, nats)
     async with running(main.build, CONFIG, make_context("environment", settings, bus=bus)) as context:
-        found = await EnvironmentClient(channel_of_test(context, "environment")).describe(deadline_s=60.0)
+        found = await ask_description(channel_of_test(context, "environment"), Drain(), LOG)
     assert found.steps_per_cpu_s > 0.0
     assert msgspec.structs.replace(found, steps_per_cpu_s=0.0) == CARTPOLE
 

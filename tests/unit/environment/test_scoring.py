@@ -38,7 +38,7 @@ class Verifier:
             case "huge part":
                 return Score(1.0, {"part": -3e38}, "")
             case "hang":
-                assert self.release.wait(30)
+                assert self.release.wait(60)
                 return Score(1.0, {}, "late")
             case _:
                 return Score(float(completion == problem.answer), {}, completion)
@@ -61,7 +61,7 @@ def answers(*texts: str) -> list[AnsweredProblem]:
 
 
 def scorer(
-    verifier: Verifier, *, num_threads: int = 0, deadline_s: float = 5.0, step_s: float = 0.0
+    verifier: Verifier, *, num_threads: int = 0, deadline_s: float = 60.0, step_s: float = 0.0
 ) -> Scorer:
     cache = ScoreCache(num_max=16)
     return Scorer(
@@ -114,10 +114,11 @@ async def test_verifier_in_the_loop_that_overran_its_deadline_failed() -> None:
 
 async def test_hanging_verifier_ends_at_its_deadline_and_the_others_are_judged() -> None:
     verifier = Verifier()
-    judge = scorer(verifier, num_threads=2, deadline_s=0.2)
+    # Long enough for the other verifier on a loaded machine.
+    judge = scorer(verifier, num_threads=2, deadline_s=2.0)
     hung, good = await judge.judge("any", answers("hang", "2"))
     assert isinstance(hung, VerifierFailed)
-    assert "0.2 s" in hung.why
+    assert "within 2 s" in hung.why
     assert good == Score(1.0, {}, "2")
     verifier.release.set()
     judge.close()
@@ -125,7 +126,7 @@ async def test_hanging_verifier_ends_at_its_deadline_and_the_others_are_judged()
 
 async def test_when_every_thread_hangs_the_rest_fails_instead_of_waiting_for_ever() -> None:
     verifier = Verifier()
-    judge = scorer(verifier, num_threads=1, deadline_s=0.1)
+    judge = scorer(verifier, num_threads=1, deadline_s=0.5)
     hung, never_ran = await judge.judge("any", answers("hang", "2"))
     assert isinstance(hung, VerifierFailed)
     assert isinstance(never_ran, VerifierFailed)

@@ -62,7 +62,7 @@ class FakeEnv:
                 return StepOutcome("", 0.5, terminated=True, truncated=False, verdict=verdict)
             case "hang":
                 self.started.set()
-                assert self.release.wait(30)
+                assert self.release.wait(60)
             case _:
                 pass
         self.num_steps += 1
@@ -88,7 +88,7 @@ class FakeClock(SystemClock):
 class Table:
     """A session table over fake environments, with the clock and the environments at hand."""
 
-    def __init__(self, *, max_sessions: int = 2, deadline_s: float = 10.0) -> None:
+    def __init__(self, *, max_sessions: int = 2, deadline_s: float = 60.0) -> None:
         self.clock = FakeClock()
         self.envs: list[FakeEnv] = []
         limits = SessionLimits(max_sessions=max_sessions, idle_s=60.0, deadline_s=deadline_s)
@@ -177,9 +177,10 @@ async def test_environment_that_crashes_ends_only_its_session() -> None:
 
 
 async def test_step_that_hangs_ends_at_its_deadline_and_frees_its_slot() -> None:
-    table = Table(deadline_s=0.1)
+    # Long enough for the reset on a loaded machine.
+    table = Table(deadline_s=2.0)
     session_id, _ = await table.sessions.open("a", seed=0)
-    with pytest.raises(DeadlineError, match=r"0\.1 s"):
+    with pytest.raises(DeadlineError, match="within 2 s"):
         await table.sessions.step(session_id, action="hang")
     assert table.sessions.num_open == 0
     table.envs[0].release.set()
@@ -256,7 +257,7 @@ async def test_reward_of_a_text_episode_is_what_the_verifiers_make_of_its_verdic
         return Score(0.9, {"exact": 0.5, "judge": 1.0}, "liked")
 
     sessions = SessionTable(
-        table.make, SessionLimits(max_sessions=1, idle_s=60.0, deadline_s=5.0), table.clock, reward=judged
+        table.make, SessionLimits(max_sessions=1, idle_s=60.0, deadline_s=60.0), table.clock, reward=judged
     )
     session_id, _ = await sessions.open("a", seed=0)
     step = await sessions.step(session_id, action="judge")
@@ -268,7 +269,7 @@ async def test_session_ends_when_its_caller_disconnects_in_a_step() -> None:
     table = Table()
     session_id, _ = await table.sessions.open("a", seed=0)
     step = asyncio.create_task(table.sessions.step(session_id, action="hang"))
-    await asyncio.to_thread(table.envs[0].started.wait, 30)
+    assert await asyncio.to_thread(table.envs[0].started.wait, 60)
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
         await step

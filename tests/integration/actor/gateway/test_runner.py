@@ -16,6 +16,7 @@ from aiohttp import ClientSession
 
 from tests.integration.actor.gateway.harness import with_config
 from tests.support.broker import free_port
+from tests.support.clocks import SkippingClock
 from tests.support.processes import is_alive
 from tests.support.service_harness import make_context, until
 from tests.support.settings import make_settings
@@ -31,6 +32,7 @@ from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Task
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.stats_board import StatsBoard
 
@@ -76,6 +78,7 @@ async def agents(
     *,
     num_samples: int = 1,
     stats: StatsBoard | None = None,
+    clock: Clock | None = None,
     listen: str = "",
     index: int = 0,
 ) -> AsyncGenerator[AgentRunner]:
@@ -87,7 +90,7 @@ async def agents(
     control = EngineControl()
     context = make_context("actor", settings, bus=cast("Bus", None), index=index)
     runner = AgentRunner(
-        context if stats is None else dataclasses.replace(context, stats=stats),
+        dataclasses.replace(context, stats=stats or context.stats, clock=clock or context.clock),
         config,
         engine=engine,
         control=control,
@@ -208,10 +211,19 @@ async def test_program_sees_its_keys_and_little_else(
 
 @pytest.mark.parametrize("ending", ["deadline", "stop"])
 async def test_program_is_killed_with_its_children(
-    engine: ScriptedEngine, tmp_path: Path, ending: str
+    engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     """One child in the program's session, one in a session of its own, both deaf to SIGTERM."""
     pids = tmp_path / "pids"
+    start = asyncio.create_subprocess_exec
+
+    async def started(*arguments: str, **options: Any) -> asyncio.subprocess.Process:
+        """The deadline counts from here: on a loaded machine a program takes seconds to start others."""
+        process = await start(*arguments, **options)
+        await until(pids.exists)
+        return process
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     code = f"""{CALL_ONCE}
 import subprocess, signal
@@ -221,7 +233,7 @@ open({str(pids)!r} + ".part", "w").write(" ".join(str(pid) for pid in (os.getpid
 os.rename({str(pids)!r} + ".part", {str(pids)!r})
 time.sleep(600)"""
     config = with_config(
-        command=python(code), episode_deadline_s=2.0 if ending == "deadline" else 600.0, kill_grace_s=0.2
+        command=python(code), episode_deadline_s=0.2 if ending == "deadline" else 600.0, kill_grace_s=0.2
     )
     async with agents(engine, config, tmp_path) as runner:
         running = asyncio.create_task(made_of(runner, question()))
@@ -303,8 +315,12 @@ async def test_agents_over_http_claim_tasks_and_end_them(
     engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OPERATOR_KEY_VARIABLE, "operator")
-    config = with_config(command=(), port=free_port(), idle_s=0.3, claim_deadline_s=30.0)
-    async with agents(engine, config, tmp_path, num_samples=2) as runner, ClientSession() as session:
+    config = with_config(command=(), port=free_port(), idle_s=600.0, episode_deadline_s=6000.0)
+    clock = SkippingClock()
+    async with (
+        agents(engine, config, tmp_path, num_samples=2, clock=clock) as runner,
+        ClientSession() as session,
+    ):
         running = asyncio.create_task(made_of(runner, question(num_samples=2)))
         await until(lambda: bool(runner.server.address) and runner.num_open == 2)
         base = f"http://{runner.server.address}"
@@ -322,6 +338,7 @@ async def test_agents_over_http_claim_tasks_and_end_them(
             await post(f"{one['base_url']}/chat/completions", one["api_key"], hello)
         # One gets a reward, the other's agent stays silent.
         await post(given[0]["reward_url"], given[0]["reward_key"], {"reward": 0.5, "log": "half"})
+        clock.skipped_s += 601.0
         samples = samples_of(await running)
     assert sorted((sample.reward or 0.0, "idle" in sample.log) for sample in samples) == [
         (0.0, True),

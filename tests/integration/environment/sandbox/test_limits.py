@@ -15,7 +15,7 @@ while True:
     except OSError:
         pass
 """
-    result = sandbox.run_python(code, limits=SandboxLimits(processes=16, cpu_s=1))
+    result = sandbox.run_python(code, limits=SandboxLimits(processes=16, cpu_s=1, wall_s=60))
     assert result.limit == "cpu"
 
 
@@ -40,7 +40,7 @@ except (OSError, RuntimeError):
     print(made, flush=True)
 os._exit(0)
 """
-    assert sandbox.run_python(code, limits=SandboxLimits(processes=5)).stdout == "5\n"
+    assert sandbox.run_python(code, limits=SandboxLimits(processes=5, wall_s=60)).stdout == "5\n"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,9 @@ async def child():
 print(asyncio.run(child()), subprocess.run([sys.executable, "-S", "-c", "raise SystemExit(4)"]).returncode)
 print(signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL)
 """
-    assert sandbox.run_python(code).stdout == "3 4\nTrue\n"
+    # Two interpreters and asyncio: on a loaded machine several seconds.
+    limits = SandboxLimits(cpu_s=60, wall_s=120)
+    assert sandbox.run_python(code, limits=limits).stdout == "3 4\nTrue\n"
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ else:
     data.write(b"x" * (60 << 20))
 time.sleep(600)
 """
-    assert sandbox.run_python(code, limits=SandboxLimits(memory_bytes=200 << 20)).limit == "memory"
+    assert sandbox.run_python(code, limits=SandboxLimits(memory_bytes=200 << 20, wall_s=60)).limit == "memory"
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])

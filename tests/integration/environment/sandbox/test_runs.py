@@ -79,7 +79,8 @@ async def answer():
     return await asyncio.to_thread(lambda: "async")
 print(asyncio.run(answer()))
 """
-    result = sandbox.run_python(code)
+    # Its imports take half a second of CPU time: on a loaded machine several seconds.
+    result = sandbox.run_python(code, limits=SandboxLimits(cpu_s=60, wall_s=120))
     assert result.stdout.split() == ["kept", "42", "async"], result.stderr
 
 

@@ -188,18 +188,18 @@ async def test_cap_of_a_bin_is_applied_and_recorded() -> None:
 
 
 async def test_rollout_takes_the_time_of_its_workload() -> None:
-    harness = Harness(latency="fixed:0.3")
+    harness = Harness(latency="fixed:1.0")
     rollouts = rollouts_of(await harness.run(task_of()))
-    assert rollouts.finished_at_s - rollouts.started_at_s >= wall_clock_s(0.3)
-    assert harness.value(statistics.BUSY_S) >= 0.25
-    assert harness.value(statistics.WAIT_LATENCY_S) >= 0.2
+    assert rollouts.finished_at_s - rollouts.started_at_s >= wall_clock_s(1.0)
+    waited_s = harness.value(statistics.WAIT_LATENCY_S)
+    assert 0.0 < waited_s < harness.value(statistics.BUSY_S), "the wait counts as work, beside the tokens"
 
 
 async def test_work_of_several_tasks_at_once_is_counted_once() -> None:
-    harness = Harness(latency="fixed:0.3")
+    harness = Harness(latency="fixed:1.0")
     started_s = time.monotonic()
     await asyncio.gather(*(harness.run(task_of(f"t-{number}")) for number in range(6)))
-    assert 0.25 <= harness.value(statistics.BUSY_S) <= time.monotonic() - started_s
+    assert 0.5 <= harness.value(statistics.BUSY_S) <= time.monotonic() - started_s
 
 
 # -- stopped and resumed -----------------------------------------------------------------------------------------------
