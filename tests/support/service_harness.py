@@ -31,7 +31,8 @@ from tidegate.wire.subjects import Topology
 
 ConfigT = TypeVar("ConfigT")
 POLL_S = 0.01
-TIMEOUT_S = 60.0
+# Half of what a test may take: a hang is named by what was waited for.
+TIMEOUT_S = 150.0
 
 
 class HarnessChannels(Channels):

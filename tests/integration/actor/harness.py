@@ -11,7 +11,7 @@ import torch
 from tests.support.broker import Broker
 from tests.support.consumers import open_consumer
 from tests.support.environments import CARTPOLE
-from tests.support.service_harness import create_consumers
+from tests.support.service_harness import TIMEOUT_S, create_consumers
 from tests.support.settings import make_settings
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
@@ -31,8 +31,8 @@ from tidegate.wire.frame import decode_frame
 from tidegate.wire.policy_payload import announce
 from tidegate.wire.subjects import ConsumerSpec, Topology
 
-# Of the loops of an actor that fails; their drain would be cut off after `drain_timeout_s`, 10 s.
-END_TIMEOUT_S = 8.0
+# Of the loops of an actor that fails: only one that waits for ever misses it.
+END_TIMEOUT_S = 60.0
 LINEAGE = LineageName("0-a")
 TREE = LineageTree().add(Lineage(LINEAGE))
 RUN = RunId("test-run")
@@ -118,7 +118,7 @@ async def read(bus: Bus, spec: ConsumerSpec, count: int) -> list[Delivery]:
     """The next ``count`` messages, acknowledged one by one."""
     consumer = await open_consumer(bus, spec)
     deliveries: list[Delivery] = []
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(TIMEOUT_S):
         while len(deliveries) < count:
             for delivery in await consumer.fetch(count - len(deliveries), wait_s=1.0):
                 await delivery.ack()
@@ -140,7 +140,7 @@ async def count_of(bus: Bus, topology: Topology, stream: str) -> int:
 
 async def progress_cleared(bus: Bus, topology: Topology, *task_ids: str) -> None:
     """Return once the partial rollouts of tasks are cleared: an empty message replaced each."""
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(TIMEOUT_S):
         for task_id in task_ids:
             while True:
                 stored = await bus.last(topology.stream("PROGRESS"), topology.progress(TaskId(task_id)))
@@ -151,8 +151,15 @@ async def progress_cleared(bus: Bus, topology: Topology, *task_ids: str) -> None
 
 async def emptied(bus: Bus, topology: Topology, stream: str) -> None:
     """Return once a stream holds nothing."""
-    async with asyncio.timeout(60.0):
+    async with asyncio.timeout(TIMEOUT_S):
         while await count_of(bus, topology, stream):
+            await asyncio.sleep(0.02)
+
+
+async def until_counts(bus: Bus, topology: Topology, **counts: int) -> None:
+    """Return once streams hold so many messages; the broker handles an acknowledgement some time after it arrives."""
+    async with asyncio.timeout(TIMEOUT_S):
+        while {name: await count_of(bus, topology, name) for name in counts} != counts:
             await asyncio.sleep(0.02)
 
 

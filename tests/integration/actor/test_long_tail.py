@@ -20,6 +20,7 @@ from tests.integration.actor.harness import (
     segments_settings,
     text_settings,
     trajectories,
+    until_counts,
 )
 from tests.integration.environment.store import FakeStore
 from tests.support.broker import Broker
@@ -57,6 +58,13 @@ def slow(settings: Settings, latency: str, *, long_tail: LongTailConfig | None =
     return msgspec.structs.replace(settings, workload=workload, long_tail=long_tail or LongTailConfig())
 
 
+async def delivered(bus: Bus, topology: Topology, count: int) -> None:
+    """Return once so many tasks are with actors."""
+    async with asyncio.timeout(60.0):
+        while sum(each.ack_pending for each in await bus.consumers(topology.stream("TASKS"))) < count:
+            await asyncio.sleep(0.02)
+
+
 # -- time --------------------------------------------------------------------------------------------------------------
 
 
@@ -83,12 +91,15 @@ async def test_tasks_of_one_batch_are_published_each_at_its_time(
     settings = msgspec.structs.replace(settings, workload=workload, drain_timeout_s=1.0)
     config = msgspec.structs.replace(CONFIG, slots=2)
     await announce_policy(bus, topology, 0, mlp_params(0))
-    tasks = [msgspec.structs.replace(segment("task-1"), curriculum_bin="slow"), segment("task-2")]
-    await give(bus, topology, tasks)
+    slow_one = msgspec.structs.replace(segment("task-1", required=1), curriculum_bin="slow")
+    await give(bus, topology, [slow_one, segment("task-2", required=1)])
     async with running(main.build, config, make_context("actor", settings, bus=bus)):
+        await delivered(bus, topology, 2)
+        # Both wait for this version, so that they start together.
+        await announce_policy(bus, topology, 1, mlp_params(1))
         [record] = await trajectories(bus, topology, 1)
     assert record.task_id == "task-2"
-    assert await count_of(bus, topology, "TASKS") == 1, "the slow one is released"
+    await until_counts(bus, topology, TASKS=1)  # the slow one is released
 
 
 async def test_drain_releases_a_rollout_that_waits_for_its_time(
@@ -209,7 +220,7 @@ async def test_group_is_cut_between_two_tokens_and_ends_whole(
     await give(bus, topology, [group("task-1", num_samples=16)])
     spec = topology.rollout_consumer("arithmetic", ack_wait_s=30.0, max_running=64)
     async with running(main.build, CONFIG, make_context("actor", text, bus=bus)) as context:
-        await asyncio.to_thread(written.wait, HOLD_S)
+        assert await asyncio.to_thread(written.wait, HOLD_S)
         await announce_policy(bus, topology, 7, char_lm_params(1))
         await until(lambda: len(store.dropped) == 16)
         await give(bus, topology, [group("task-2", num_samples=16)])

@@ -17,6 +17,7 @@ from tests.integration.actor.harness import (
     group,
     read,
     text_settings,
+    until_counts,
     version,
 )
 from tests.integration.environment.store import FakeStore
@@ -38,7 +39,9 @@ from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TRAJECTORY_IDS, Topo
 from tidegate.wire.validate import validate_trajectory
 
 pytestmark = pytest.mark.integration
-CONFIG = ActorConfig(slots=4, prefetch=4, ack_wait_s=1.0, retry_delay_s=0.2)
+CONFIG = ActorConfig(slots=4, prefetch=4, ack_wait_s=2.0, retry_delay_s=0.2)
+# Ends a hang; a loaded machine takes seconds to start an actor.
+HOLD_S = 60
 
 
 @pytest.fixture
@@ -98,7 +101,7 @@ async def test_task_that_no_model_can_read_does_not_fail_the_batch(
         messages = await read(bus, spec, 2)
         await until(lambda: context.stats.value(statistics.TASKS_FAILED) >= 1)
     assert {decode_frame(message.data)[0].task_id for message in messages} == {"task-1", "task-2"}
-    assert await count_of(bus, topology, "TASKS") == 1
+    await until_counts(bus, topology, TASKS=1)
 
 
 async def test_group_that_no_message_can_hold_is_scored_by_a_call_and_uploaded(
@@ -166,7 +169,7 @@ async def test_evaluation_without_problems_is_released_and_rollouts_continue(
         [message] = await read(bus, spec, 1)
         await until(lambda: context.stats.value(statistics.EVALUATIONS_FAILED) >= 2)
     assert decode_frame(message.data)[0].task_id == "task-1"
-    assert await count_of(bus, topology, "TASKS") == 1
+    await until_counts(bus, topology, TASKS=1)
 
 
 async def test_policy_that_arrives_while_a_group_is_written_is_recorded_token_by_token(
@@ -183,14 +186,14 @@ async def test_policy_that_arrives_while_a_group_is_written_is_recorded_token_by
         step(generation)
         if generation.num_steps == 2:
             written.set()
-            assert go_on.wait(20)
+            assert go_on.wait(HOLD_S)
 
     monkeypatch.setattr(Generation, "step", held)
     await announce_policy(bus, topology, 0, char_lm_params(0))
     await give(bus, topology, [group("task-1", num_samples=32)])
     spec = topology.rollout_consumer("arithmetic", ack_wait_s=30.0, max_running=64)
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
-        await asyncio.to_thread(written.wait, 20)
+        assert await asyncio.to_thread(written.wait, HOLD_S)
         await announce_policy(bus, topology, 1, char_lm_params(1))
         await until(lambda: context.stats.value(statistics.SERVING_STEP) == 1)
         go_on.set()
