@@ -52,7 +52,7 @@ class Service:
     async def drain(self) -> None:
         """End it as SIGTERM does; every loop returns by itself."""
         self.context.drain.request()
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(60.0):
             await asyncio.gather(*self._loops)
         await self._server.stop(grace_s=1.0)
         assert self._parts.close is not None

@@ -1,6 +1,8 @@
 """Actors whose actions come from the inference service: what they record, and what the loss of the service costs."""
 
 import asyncio
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -23,6 +25,7 @@ from tests.support.environments import CARTPOLE
 from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
+from tidegate.actor.engines.exchange import StepExchange
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue import inference as inference_statistics
 from tidegate.core.records import Task, Trajectory, VersionSpan
@@ -30,8 +33,10 @@ from tidegate.inference.config import InferenceConfig
 from tidegate.models.policies import build_policy
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import PolicyConfig, Settings
+from tidegate.runtime.service import ServiceContext
 from tidegate.wire.subjects import Topology
 from tidegate.wire.validate import validate_trajectory
+from tidegate.wire.vector_step import ActedStep, ActStep
 
 pytestmark = pytest.mark.integration
 CONFIG = ActorConfig(engine="inference_env", ack_wait_s=4.0, retry_delay_s=0.2)
@@ -44,6 +49,10 @@ def settings(tmp_path: Path, nats: Broker) -> Settings:
 
 def long_segment(task_id: str, *, num_steps: int, required: int = 0) -> Task:
     return msgspec.structs.replace(segment(task_id, required=required), unroll_length=num_steps)
+
+
+def labels_of(context: ServiceContext) -> Mapping[str, str]:
+    return context.stats.snapshot(at_s=0.0).labels
 
 
 def assert_logprobs_are_of_the_spans(record: Trajectory, settings: Settings) -> None:
@@ -87,7 +96,7 @@ async def test_task_waits_for_the_version_it_requires_until_the_service_acts_wit
         running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context,
     ):
         await announce_policy(bus, topology, 0, mlp_params(0))
-        await until(lambda: statistics.SERVING_VERSION in context.stats.snapshot(at_s=0.0).labels)
+        await until(lambda: statistics.SERVING_VERSION in labels_of(context))
         await asyncio.sleep(1.0)
         assert await count_of(bus, topology, "TRAJECTORIES") == 0
         await announce_policy(bus, topology, 1, mlp_params(1))
@@ -96,8 +105,17 @@ async def test_task_waits_for_the_version_it_requires_until_the_service_acts_wit
 
 
 async def test_version_that_arrives_inside_a_segment_acts_from_the_next_step_on(
-    bus: Bus, topology: Topology, settings: Settings
+    bus: Bus, topology: Topology, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The engine blocks after some steps until the next version acts."""
+    ask, arrived = StepExchange.ask, threading.Event()
+
+    def held(exchange: StepExchange, step: ActStep, *, give_up: Callable[[], bool]) -> ActedStep | None:
+        if step.number == 30:
+            assert arrived.wait(60.0)
+        return ask(exchange, step, give_up=give_up)
+
+    monkeypatch.setattr(StepExchange, "ask", held)
     await announce_policy(bus, topology, 0, mlp_params(0))
     await give(bus, topology, [long_segment("task-1", num_steps=400)])
     async with (
@@ -106,6 +124,8 @@ async def test_version_that_arrives_inside_a_segment_acts_from_the_next_step_on(
     ):
         await until(lambda: service.stats.value(inference_statistics.REQUESTS) > 20)
         await announce_policy(bus, topology, 1, mlp_params(1))
+        await until(lambda: service.stats.value(inference_statistics.SERVING_STEP) == 1)
+        arrived.set()
         [record] = await trajectories(bus, topology, 1)
     assert [span.version for span in record.spans] == [version(0), version(1)]
     assert record.spans[0].stop == record.spans[1].start
@@ -168,12 +188,16 @@ async def test_two_actors_share_one_service_and_their_records_stay_apart(
     wider = settings.addresses | {"actor": [*settings.addresses["actor"], *settings.addresses["learner"]]}
     settings = msgspec.structs.replace(settings, addresses=wider)
     await announce_policy(bus, topology, 0, mlp_params(0))
-    await give(bus, topology, [long_segment(f"task-{number}", num_steps=100) for number in range(6)])
+    contexts = [make_context("actor", settings, bus=bus, index=index) for index in range(2)]
+    # One task at a time each, from when both can take one: neither makes all of them before the other has started.
+    config = msgspec.structs.replace(CONFIG, prefetch=0)
     async with (
         serving(settings, bus) as service,
-        running(main.build, CONFIG, make_context("actor", settings, bus=bus)),
-        running(main.build, CONFIG, make_context("actor", settings, bus=bus, index=1)),
+        running(main.build, config, contexts[0]),
+        running(main.build, config, contexts[1]),
     ):
+        await until(lambda: all(statistics.SERVING_VERSION in labels_of(context) for context in contexts))
+        await give(bus, topology, [long_segment(f"task-{number}", num_steps=100) for number in range(6)])
         records = await trajectories(bus, topology, 6)
     assert {record.actor_id for record in records} == {"actor-0", "actor-1"}
     for record in records:
@@ -183,6 +207,8 @@ async def test_two_actors_share_one_service_and_their_records_stay_apart(
 
 
 async def test_draining_actor_finishes_its_segment(bus: Bus, topology: Topology, settings: Settings) -> None:
+    # Half of it is for the segment.
+    settings = msgspec.structs.replace(settings, drain_timeout_s=120.0)
     await announce_policy(bus, topology, 0, mlp_params(0))
     await give(bus, topology, [long_segment("task-1", num_steps=100)])
     async with serving(settings, bus) as service:

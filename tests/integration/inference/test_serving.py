@@ -59,7 +59,7 @@ async def stream_of(
     layout = layout_of(settings)
     stream = InferenceStream(channel, layout)
     opening = layout.opening(run_id=settings.run, instance=instance)
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(120.0):
         await stream.open(msgspec.structs.replace(opening, **(changed or {})))
         yield stream
     stream.close()
@@ -138,7 +138,7 @@ async def test_steps_of_several_actors_are_answered_by_one_call_of_the_network(
                 assert (await next_answer(stream)).number == number
         assert service.stats.value(statistics.REQUESTS) == 3 * num_rounds
         assert service.stats.value(statistics.BATCHES) <= num_rounds + 2, (
-            "only the first round had no one to expect"
+            "only the first round expects no further step"
         )
         assert service.stats.value(statistics.BATCH_ROWS) > 1
 
@@ -187,7 +187,7 @@ async def test_step_that_is_too_long_is_refused_by_the_service_or_by_its_connect
     )
     layout = layout_of(settings)
     stream = InferenceStream(AuthenticatedChannel(channel, token_of("actor")), layout)
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(120.0):
         await stream.open(layout.opening(run_id=settings.run, instance="actor-0"))
         await stream.receive()
         await stream.send(msgspec.structs.replace(step(1), observations=bytes(size)))
@@ -220,7 +220,7 @@ async def test_stream_of_another_run_or_policy_is_refused(
 async def test_step_before_the_opening_is_refused(settings: Settings, service: Service) -> None:
     channel = permitted_channel(settings.addresses["inference"][0])
     stream = InferenceStream(channel, layout_of(settings))
-    async with asyncio.timeout(30.0):
+    async with asyncio.timeout(120.0):
         await stream.send(step(1))
         with pytest.raises(RecordError, match="does not start with its opening"):
             await stream.receive()
