@@ -91,6 +91,7 @@ class WorkLoops:
         self._served_policy = served_policy
         self._evaluator = evaluator
         self._generating = True
+        self._has_failed = False
         self._num_flows = 0
 
     # -- fetch -----------------------------------------------------------------------------------------------------
@@ -113,7 +114,7 @@ class WorkLoops:
                     await self._in_flight.wait_for_room(timeout_s=FETCH_WAIT_S)
                     continue
                 for delivery in await consumer.fetch(room, wait_s=FETCH_WAIT_S):
-                    if context.drain.requested:
+                    if context.drain.requested or not self._generating:
                         await delivery.nak()
                     else:
                         await self._take(delivery)
@@ -122,7 +123,7 @@ class WorkLoops:
             self._in_flight.wakeup.set()
 
     def _can_start_any(self) -> bool:
-        return self._served_policy.version is not None and not self._control.away
+        return self._generating and self._served_policy.version is not None and not self._control.away
 
     async def _take(self, delivery: Delivery) -> None:
         context = self._context
@@ -170,11 +171,12 @@ class WorkLoops:
             async with asyncio.TaskGroup() as flows:
                 while (batch := await self._next_batch()) is not None:
                     self._num_flows += 1
-                    self._start_flow(batch, flows)
+                    flows.create_task(self._flow(batch))
         except BaseExceptionGroup as group:  # a flow that fails ends all of them; raise the first error
             raise group.exceptions[0] from group
         finally:
             ring.cancel()
+            # From here on nothing releases a task that is taken: the drain is requested after the last release.
             self._generating = False
             self._runner.stop()
             self._runner.close()
@@ -182,14 +184,6 @@ class WorkLoops:
             self._in_flight.finished.close()
             for leased in [*self._in_flight.waiting, *self._in_flight.running]:
                 await self._release(leased, delay_s=0.0)
-
-    def _start_flow(self, batch: list[LeasedTask], flows: asyncio.TaskGroup) -> None:
-        flow = self._flow(batch)
-        try:
-            flows.create_task(flow)
-        except RuntimeError:
-            flow.close()  # another flow has failed, and the group takes no more: `generate` releases the batch
-            raise
 
     async def _flow(self, batch: list[LeasedTask]) -> None:
         """Call the runner for one batch after another."""
@@ -200,17 +194,21 @@ class WorkLoops:
                 await self._evaluate(batch[0])
             else:
                 await self._generate(batch)
+        except Exception:
+            # The group cancels `generate`, but a wait that ends at the same time (`wakeup`) takes no cancellation.
+            self._has_failed = True
+            raise
         finally:
             self._num_flows -= 1
             self._in_flight.wakeup.set()
 
     async def _next_batch(self) -> list[LeasedTask] | None:
-        """Tasks to start together, as soon as there are any and a place for them; None while draining.
+        """Tasks to start together, as soon as there are any and a place for them; None at a drain and after a failure.
 
         Waits are counted in proportion to the empty places.
         """
         in_flight, stats, clock = self._in_flight, self._context.stats, self._context.clock
-        while not self._context.drain.requested:
+        while not (self._context.drain.requested or self._has_failed):
             in_flight.wakeup.clear()
             num_free = self._runner.flows_max - self._num_flows
             chosen = self._startable() if num_free > 0 else []

@@ -1,5 +1,6 @@
 """An actor whose engine fails: it ends at once, and what it held goes to another."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from tidegate.core.errors import DeadlineError
 from tidegate.core.records import PolicySnapshot, Sampler, Task
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
+from tidegate.runtime.consumer import Delivery
 from tidegate.wire.subjects import Topology
 
 pytestmark = pytest.mark.integration
@@ -65,3 +67,24 @@ async def test_actor_whose_engine_fails_ends_at_once_and_releases_its_tasks(
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)):
         records = await trajectories(bus, topology, 3)
     assert {record.task_id for record in records} == {"task-0", "task-1", "task-2"}
+
+
+async def test_task_that_returns_while_the_engine_has_failed_is_not_kept(
+    bus: Bus, topology: Topology, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A released task is delivered again at once, also to the actor that has released it and not ended yet."""
+    release = Delivery.nak
+
+    async def slow(delivery: Delivery, delay_s: float = 0.0) -> None:
+        await release(delivery, delay_s)
+        await asyncio.sleep(0.3)
+
+    monkeypatch.setattr(Delivery, "nak", slow)
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    await give(bus, topology, [segment("task-1")])
+    engine = FailingEngine(ZeroDivisionError("a defect"))
+    assert await failed_loops(make_context("actor", settings, bus=bus), CONFIG, engine=engine) == {"generate"}
+    monkeypatch.setattr(Delivery, "nak", release)
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)):
+        [record] = await trajectories(bus, topology, 1)
+    assert record.task_id == "task-1"
