@@ -11,7 +11,9 @@ import msgspec
 from tidegate.admission.observations import Observations, mean
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import environment as environment_stats
+from tidegate.catalogue import inference as inference_stats
 from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import process as process_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.catalogue.kinds import Counter, Gauge
@@ -164,6 +166,14 @@ def signals_of(
         admission_state=limits.reason
         if limits.paused
         else (queue[0].labels.get(queue_stats.ADMISSION_STATE, "") if queue else ""),
+        num_inferences=seen.num_alive("inference", now_s=now_s),
+        actor_wait_inference_ratio=ratio("actor", actor_stats.INFERENCE_WAIT_S),
+        # With a small network messages take more of its time than the network does.
+        inference_busy_ratio=max(
+            ratio("inference", inference_stats.BUSY_S), ratio("inference", process_stats.CPU_S)
+        ),
+        # Seconds of waiting a second.
+        inference_waiting=rate("inference", inference_stats.WAITED_S),
         replay_actors_wait_ratio=ratio("trajectory_store", store_stats.REPLAY_WAIT_S.member("actors")),
         replay_learner_wait_ratio=ratio("trajectory_store", store_stats.REPLAY_WAIT_S.member("learner")),
         replay_wait=next(

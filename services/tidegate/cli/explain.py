@@ -31,6 +31,9 @@ SHOWN = (
     "actor_steps_per_s",
     "actor_wait_task_ratio",
     "actor_wait_policy_ratio",
+    "actor_wait_inference_ratio",
+    "inference_busy_ratio",
+    "inference_waiting",
     "learner_samples_per_s",
     "learner_idle_ratio",
     "queue_depth_batches",
@@ -173,8 +176,9 @@ def render(
         rows.add_row("cost now", Text(now))
     for lever, reason in advice.why_not.items():
         rows.add_row("not " + lever.replace("_", " "), Text(reason, style="bright_black"))
+    central = diagnosis.signals.get("num_inferences", 0.0) > 0.0
     for name in SHOWN:
-        if name in diagnosis.signals:
+        if name in diagnosis.signals and (central or "inference" not in name):
             value = diagnosis.signals[name]
             text = f"{value:.0%}" if name.endswith("_ratio") else f"{value:,.1f}"
             rows.add_row(name.replace("_", " "), text)

@@ -18,10 +18,20 @@ import msgspec
 from tidegate.core import hard_sync
 from tidegate.core.admission import RUN_ENDS
 
-Bottleneck: TypeAlias = Literal["actor", "learner", "environment", "weights", "store", "balanced", "idle"]
+Bottleneck: TypeAlias = Literal[
+    "actor", "learner", "environment", "inference", "weights", "store", "balanced", "idle"
+]
 # What a fix changes: replicas to buy, components to inspect, and the two bounds of the run file.
 Lever: TypeAlias = Literal[
-    "actor", "fewer_actors", "environment", "learner", "weights", "store", "max_lag", "max_running"
+    "actor",
+    "fewer_actors",
+    "environment",
+    "inference",
+    "learner",
+    "weights",
+    "store",
+    "max_lag",
+    "max_running",
 ]
 
 # The learner's objective is to wait at most a tenth of its time; below that a faster producer gains less than the
@@ -33,6 +43,8 @@ PILED_UP_SHARE = 0.5
 MOVING_WEIGHTS_RATIO_MAX = 0.20
 # Blocked publishes are backpressure and therefore zero on a healthy path; a fifth of the time is more than a burst.
 BLOCKED_RATIO_MAX = 0.20
+# Less than a quarter of its time left: a further actor's steps would mostly wait for those of the others.
+INFERENCE_BUSY_RATIO_MAX = 0.75
 # One whole batch beyond the one being trained waits: more than prefetching needs.
 FULL_DEPTH_BATCHES = 1.0
 
@@ -46,7 +58,9 @@ class Signals(msgspec.Struct, frozen=True):
     ``stuck_actors``: actors whose environments do not return from a call; ``actor_problem``: what one of the actors
     last reported of its environments or of a task that it refused; empty without any. ``replay_actors_wait_ratio``
     and ``replay_learner_wait_ratio``: in which that side waited at the replay buffer; ``replay_wait``: who waits for
-    whom there now, and why.
+    whom there now, and why. ``actor_wait_inference_ratio``: in which actors waited for actions of the inference
+    service; ``inference_busy_ratio``: of its process, computing or with messages; ``inference_waiting``: requests that
+    wait at it for a call of the network, on average.
     """
 
     num_actors: int = 0
@@ -84,6 +98,10 @@ class Signals(msgspec.Struct, frozen=True):
     replay_actors_wait_ratio: float = 0.0
     replay_learner_wait_ratio: float = 0.0
     replay_wait: str = ""
+    num_inferences: int = 0
+    actor_wait_inference_ratio: float = 0.0
+    inference_busy_ratio: float = 0.0
+    inference_waiting: float = 0.0
 
     def depth_batches(self) -> float:
         """Queue depth: whole batches that wait in the store."""
@@ -181,7 +199,10 @@ def _paced_by_replay(signals: Signals) -> Diagnosis | None:
             "raise trajectory_store.replay.slack, so that either may be further ahead of the other",
         )
     if learner_loses:
-        return Diagnosis(
+        held = _held_by_inference(
+            signals, f"At the replay buffer the learner waits {learner_wait:.0%} of the time"
+        )
+        return held or Diagnosis(
             "actor",
             f"At the replay buffer the learner waits for actors {learner_wait:.0%} of the time{now}.",
             f"{action('actor', signals)}, or raise trajectory_store.replay.samples_per_insert or uses_max: each unit is"
@@ -268,8 +289,30 @@ def _learner_waits(signals: Signals) -> Diagnosis:
     return _actors_or_the_budget(signals, waiting)
 
 
+def _held_by_inference(signals: Signals, waiting: str) -> Diagnosis | None:
+    """The diagnosis where actors spend most of their time waiting for actions; None where another actor would help."""
+    if signals.actor_wait_inference_ratio <= PILED_UP_SHARE:
+        return None
+    wait = f"{waiting}, and actors wait {signals.actor_wait_inference_ratio:.0%} of theirs for the inference service"
+    if signals.num_inferences == 0:
+        return Diagnosis("inference", f"{wait}, which does not report.", "see why in logs/inference.log")
+    queue = f"it is busy {signals.inference_busy_ratio:.0%}, and {signals.inference_waiting:.1f} requests wait for it"
+    if signals.inference_busy_ratio > INFERENCE_BUSY_RATIO_MAX:
+        return Diagnosis("inference", f"{wait}: {queue}.", action("inference", signals), "inference")
+    if signals.inference_waiting > PILED_UP_SHARE * signals.num_actors:
+        return Diagnosis(
+            "inference",
+            f"{wait}: {queue} while it waits for other actors' steps.",
+            "lower inference.batch_wait_ms, or start more actors, which fill a call sooner",
+        )
+    return None
+
+
 def _actors_or_the_budget(signals: Signals, waiting: str) -> Diagnosis:
     """Diagnose a waiting learner: too few actors if they never idle; otherwise each side waits for the other."""
+    held = _held_by_inference(signals, waiting)
+    if held is not None:
+        return held
     actors_idle = actors_idle_ratio(signals)
     serve = f"{signals.num_actors} actors make {signals.actor_steps_per_s:,.0f} steps/s and idle {actors_idle:.0%}"
     gain_by_actor, gain_by_overlap = actor_gain(signals), overlap_gain(signals)
@@ -310,6 +353,11 @@ def action(lever: Lever, signals: Signals) -> str:
                 f"add an environment worker: --set environment.replicas={more}, or kubectl scale"
                 f" deployment/environment --replicas={more}"
             )
+        case "inference":
+            return (
+                "give the inference service more compute (cores and --set inference.threads=2), or raise"
+                " workload.num_envs: fewer and larger calls"
+            )
         case "learner":
             return "give the learner more compute (a GPU, or cores and --set learner.threads=2)"
         case "weights":
@@ -335,6 +383,13 @@ def actor_gain(signals: Signals) -> float:
 def overlap_gain(signals: Signals) -> float:
     """Share of throughput that complete overlap of rollouts and training brings, where each waits for the other."""
     return 1.0 / max(0.01, 1.0 - actors_idle_ratio(signals), 1.0 - signals.learner_idle_ratio) - 1.0
+
+
+def inference_gain(signals: Signals) -> float:
+    """Share of throughput that an inference service of twice the speed brings, until the learner has no time left."""
+    learner_works = 1.0 - signals.learner_idle_ratio
+    actors_take = 1.0 - 0.5 * signals.actor_wait_inference_ratio
+    return 1.0 / max(0.01, actors_take, learner_works) - 1.0
 
 
 def actors_needed(signals: Signals) -> int:

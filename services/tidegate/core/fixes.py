@@ -23,6 +23,7 @@ from tidegate.core.balance import (
     actors_idle_ratio,
     actors_needed,
     diagnose,
+    inference_gain,
     overlap_gain,
     publishing_ratio,
 )
@@ -33,6 +34,7 @@ LEVERS: tuple[Lever, ...] = (
     "actor",
     "fewer_actors",
     "environment",
+    "inference",
     "learner",
     "weights",
     "store",
@@ -120,6 +122,8 @@ def _gains(signals: Signals, diagnosis: Diagnosis) -> dict[Lever, float]:
         case "environment":
             workers = max(1, signals.num_environments)
             return {"environment": min((workers + 1) / workers, learner_room) - 1.0}
+        case "inference":
+            return {"inference": inference_gain(signals)}
         case "store":
             return {"store": learner_room - 1.0}
         case "weights":
@@ -162,7 +166,7 @@ def _added_usd_per_h(lever: Lever, signals: Signals, prices: Prices) -> float:
             return prices.environment_usd_per_h
         case "learner":
             return prices.learner_usd_per_h
-        case "weights" | "store" | "max_lag" | "max_running":
+        case "inference" | "weights" | "store" | "max_lag" | "max_running":
             return 0.0
 
 
@@ -197,6 +201,8 @@ def gain_of(fix: Fix) -> str:
 
 def _why_not(signals: Signals, diagnosis: Diagnosis, worthy: tuple[Fix, ...]) -> dict[str, str]:
     named = {fix.lever for fix in worthy}
+    if signals.num_inferences == 0:
+        named.add("inference")
     return {lever: _reason(lever, signals, diagnosis.bottleneck) for lever in LEVERS if lever not in named}
 
 
@@ -218,6 +224,11 @@ def _reason(lever: Lever, signals: Signals, bottleneck: Bottleneck) -> str:
             return (
                 f"{signals.unscored:.0f} of {signals.in_flight:.0f} trajectories in flight wait for a reward, and"
                 f" workers are busy {signals.environment_busy_ratio:.0%}"
+            )
+        case "inference":
+            return (
+                f"it is busy {signals.inference_busy_ratio:.0%}, and actors wait"
+                f" {signals.actor_wait_inference_ratio:.0%} of their time for actions"
             )
         case "learner":
             if learner_idle <= IDLE_RATIO_MAX:

@@ -150,6 +150,40 @@ def test_window_of_a_run_becomes_the_signals_a_diagnosis_reads() -> None:
     assert diagnose(signals).bottleneck == "actor"
 
 
+def test_statistics_of_a_saturated_inference_service_make_it_the_bottleneck_of_a_working_loop() -> None:
+    seen = loop_at_work()
+    for tick in range(21):
+        now_s = 0.5 * tick
+        for instance in ("actor-0", "actor-1"):
+            seen.put(
+                report(
+                    instance,
+                    now_s,
+                    steps_total=1000.0 * now_s,
+                    busy_s_total=0.96 * now_s,
+                    inference_wait_s_total=0.8 * now_s,
+                ),
+                now_s=now_s,
+            )
+        # Its network is cheap; messages take its process' time.
+        seen.put(
+            report(
+                "inference",
+                now_s,
+                busy_s_total=0.3 * now_s,
+                cpu_s_total=0.92 * now_s,
+                inference_waited_s_total=1.2 * now_s,
+            ),
+            now_s=now_s,
+        )
+    signals = signals_of(seen, RUN_FILE, StreamBacklog(), group_size=8, now_s=10.0)
+    assert signals.num_inferences == 1
+    assert signals.actor_wait_inference_ratio == pytest.approx(0.8, abs=0.05)
+    assert signals.inference_busy_ratio == pytest.approx(0.92, abs=0.01)
+    assert signals.inference_waiting == pytest.approx(1.2, abs=0.01)
+    assert diagnose(signals).bottleneck == "inference"
+
+
 def test_pause_explains_itself_in_the_signals() -> None:
     limits = decided(pause=Pause(paused=True, reason="upgrade")).limits
     signals = signals_of(loop_at_work(), limits, StreamBacklog(), group_size=1, now_s=10.0)

@@ -112,6 +112,63 @@ def test_publishing_that_overlaps_the_next_update_is_no_bottleneck() -> None:
     assert found(learner_publish_ratio=0.4, learner_busy_ratio=0.93).bottleneck == "balanced"
 
 
+# A window of a run with central inference whose network is slow: actors hardly step between two answers.
+CENTRAL: dict[str, float] = {
+    "num_inferences": 1,
+    "learner_idle_ratio": 0.5,
+    "available": 0.5,
+    "actor_wait_inference_ratio": 0.8,
+    "inference_busy_ratio": 0.97,
+    "inference_waiting": 1.4,
+}
+
+
+def test_busy_inference_service_that_actors_wait_for_is_the_bottleneck_and_not_the_actors() -> None:
+    diagnosis = found(**CENTRAL)
+    assert diagnosis.bottleneck == "inference"
+    assert "actors wait 80% of theirs for the inference service: it is busy 97%" in diagnosis.sentence
+    assert "1.4 requests wait" in diagnosis.sentence
+    assert "inference.threads=2" in diagnosis.fix
+    advice = advise(window(**CENTRAL))
+    assert advice.best is not None
+    assert advice.best.lever == "inference"
+    assert advice.best.gain == pytest.approx(1 / 0.6 - 1), "half of 80% of the time is saved"
+    assert "inference" in advice.why_not["actor"]
+
+
+def test_replay_that_waits_for_the_steps_of_a_busy_inference_service_names_the_service() -> None:
+    assert found(**CENTRAL, replay_learner_wait_ratio=0.5).bottleneck == "inference"
+
+
+def test_inference_service_with_time_left_that_keeps_requests_waiting_is_to_batch_less() -> None:
+    diagnosis = found(**CENTRAL | {"inference_busy_ratio": 0.3})
+    assert diagnosis.bottleneck == "inference"
+    assert "lower inference.batch_wait_ms" in diagnosis.fix
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inference_busy_ratio": 0.5, "inference_waiting": 0.2},
+        {"actor_wait_inference_ratio": 0.3},
+    ],
+    ids=["the service has time left", "actors work"],
+)
+def test_an_actor_is_bought_where_the_inference_service_has_time_for_it(changes: dict[str, float]) -> None:
+    assert found(**CENTRAL | changes).bottleneck == "actor"
+
+
+def test_inference_service_that_ended_is_named_while_actors_wait_for_it() -> None:
+    diagnosis = found(**CENTRAL | {"num_inferences": 0})
+    assert diagnosis.bottleneck == "inference"
+    assert "logs/inference.log" in diagnosis.fix
+
+
+def test_run_without_an_inference_service_is_told_nothing_about_one() -> None:
+    assert "inference" in advise(window(learner_idle_ratio=0.5, available=0.5, num_inferences=1)).why_not
+    assert "inference" not in advise(window(learner_idle_ratio=0.5, available=0.5)).why_not
+
+
 def test_synchronous_loop_with_mutual_waits_reports_the_gain_of_overlap() -> None:
     diagnosis = found(
         max_lag=0, learner_idle_ratio=0.5, actor_wait_task_ratio=0.5, actor_busy_ratio=0.5, lag_mean=0.0
@@ -183,6 +240,10 @@ def test_a_pause_that_ends_by_itself_needs_no_fix(reason: str) -> None:
         actor_wait_task_ratio=ratios,
         actor_wait_policy_ratio=ratios,
         actor_wait_publish_ratio=ratios,
+        actor_wait_inference_ratio=ratios,
+        inference_busy_ratio=ratios,
+        inference_waiting=counts,
+        num_inferences=st.integers(0, 1),
         learner_samples_per_s=counts,
         learner_idle_ratio=ratios,
         learner_publish_ratio=ratios,

@@ -157,6 +157,7 @@ BOTTLENECKS: tuple[Bottleneck, ...] = (
     "actor",
     "learner",
     "environment",
+    "inference",
     "weights",
     "store",
     "balanced",
