@@ -134,8 +134,9 @@ def pods(objects: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
         name = f"{each['kind']}/{each['metadata']['name']}"
         if each["kind"] == "Pod":
             yield name, each
-        elif each["kind"] in ("Deployment", "StatefulSet", "Job"):
-            template = each["spec"]["template"]
+        elif each["kind"] in ("Deployment", "StatefulSet", "Job", "CronJob"):
+            spec = each["spec"]["jobTemplate"]["spec"] if each["kind"] == "CronJob" else each["spec"]
+            template = spec["template"]
             metadata = {**template["metadata"], "name": f"of-{each['metadata']['name']}"[:63]}
             yield name, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 

@@ -145,6 +145,12 @@ def test_only_admission_and_the_credentials_job_reach_the_api_server() -> None:
     assert beyond_the_release(apart, "admission") == []
 
 
+def test_certificates_job_reaches_the_api_server_and_no_pod() -> None:
+    objects = render(values={"tls.selfSigned.enabled": True})
+    assert beyond_the_release(objects, "certificates") == [{"ports": API_SERVER}]
+    assert flows(objects, (*COMPONENTS, "certificates")) == STANDARD
+
+
 def test_metrics_and_scaler_are_open_to_named_namespaces_only() -> None:
     values = {
         "collector.mode": "builtin",

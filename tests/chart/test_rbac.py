@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.chart.rendering import (
+    SERVICES,
     Manifest,
     documents,
     environment,
@@ -83,8 +84,14 @@ def test_no_rule_is_wide() -> None:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
             assert not {"delete", "deletecollection", "escalate", "impersonate", "bind"} & set(rule["verbs"])
             if "secrets" in rule["resources"]:
-                assert rule["resourceNames"] == ["t-nats-auth", "t-call-auth"]
                 assert rule["verbs"] == ["get", "patch"]
+    certified = {"t-authority", *(f"t-{name}-tls" for name in (*SERVICES, "nats", "streams", "test"))}
+    (of_credentials,) = rules_of(objects, "t-credentials")
+    (of_certificates,) = rules_of(objects, "t-certificates")
+    assert of_credentials["resourceNames"] == ["t-nats-auth", "t-call-auth"]
+    assert set(of_certificates["resourceNames"]) == certified
+    bound = {role["metadata"]["name"] for role in of_kind(objects, "Role") if "secrets" in str(role["rules"])}
+    assert bound == {"t-credentials", "t-certificates"}
 
 
 def test_only_two_accounts_are_bound_to_anything() -> None:

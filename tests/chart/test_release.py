@@ -23,6 +23,8 @@ from tests.chart.rendering import (
     render_text,
     workloads,
 )
+from tidegate.core.certificates import parse_request
+from tidegate.core.distributions import parse_duration
 
 pytestmark = [pytest.mark.chart, needs_helm]
 
@@ -180,6 +182,56 @@ def test_every_service_and_the_broker_have_a_certificate_of_their_own() -> None:
     assert all(each["spec"]["issuerRef"] == yours for each in of_kind(objects, "Certificate"))
     assert "no cert-manager.io/v1" in refusal({"tls.certManager.enabled": True})
     assert "choose one" in refusal({"tls.certManager.enabled": True, "tls.existingSecret": "mine"})
+
+
+def test_without_cert_manager_a_job_and_a_cron_job_issue_the_same_certificates() -> None:
+    by_manager = render(values={"tls.certManager.enabled": True, "nats.replicas": 3})
+    wanted = {
+        each["spec"]["secretName"]: (each["spec"]["commonName"], tuple(each["spec"]["dnsNames"]))
+        for each in of_kind(by_manager, "Certificate")
+        if "dnsNames" in each["spec"]
+    }
+    objects = render(values={"tls.selfSigned.enabled": True, "nats.replicas": 3})
+    jobs = {
+        each["kind"]: pod
+        for each in of_kind(objects, "Job", "CronJob")
+        for _, pod in pods([each])
+        if component(each) == "certificates"
+    }
+    assert jobs["Job"]["spec"] == jobs["CronJob"]["spec"]
+    command, *arguments = containers(jobs["Job"])[0]["args"]
+    given = [each.removeprefix("--").partition("=")[::2] for each in arguments]
+    options = dict(given)
+    assert (command, options["authority"]) == ("certificates", "t-authority")
+    times = {
+        "duration_s": parse_duration(options["duration"]),
+        "renew_before_s": parse_duration(options["renew-before"]),
+    }
+    requests = [parse_request(text, **times) for key, text in given if key == "certificate"]
+    assert {each.secret: (each.common_name, each.dns_names) for each in requests} == wanted
+    for secret in ("t-authority", *wanted):
+        assert "data" not in named(objects, "Secret", secret)
+    keys = {"tls.crt", "tls.key", "ca.crt"}
+    for _, pod in pods(objects):
+        mounted = [each["secret"] for each in pod["spec"]["volumes"] if each["name"] == "tls"]
+        if component(pod) in ("credentials", "certificates"):
+            assert not mounted
+        else:
+            # With its items a pod waits for them; without it would start with an empty folder.
+            assert [each["secretName"] for each in mounted] == [f"t-{component(pod)}-tls"]
+            assert {item["key"] for item in mounted[0]["items"]} == keys
+    for pod in own_pods(objects).values():
+        variables = environment(pod)
+        assert variables["TIDEGATE_BROKER_TLS_DIR"] == variables["TIDEGATE_TLS_DIR"] == "/etc/tidegate-tls"
+    mounted_run = named(objects, "ConfigMap", "t-run")["data"]
+    assert json.loads(mounted_run["cluster.yaml"])["broker_url"] == "tls://t-nats:4222"
+
+
+def test_your_certificates_and_cert_managers_come_before_those_of_the_job() -> None:
+    for yours in ({"tls.existingSecret": "mine"}, {"tls.certManager.enabled": True}):
+        objects = render("production-ha", yours)
+        assert not [each for each in objects if component(each) == "certificates"]
+    assert [each for each in render("production-ha") if component(each) == "certificates"]
 
 
 def test_external_broker_and_collector_come_by_address_and_secret() -> None:

@@ -12,6 +12,7 @@ test: {{ toJson $called }}
 nats: []
 collector: []
 credentials: []
+certificates: []
 streams: []
 {{- end -}}
 
@@ -38,6 +39,7 @@ streams: []
 {{- $components = append $components "nats" -}}
 {{- end -}}
 {{- if include "tidegate.makesCredentials" . }}{{ $components = append $components "credentials" }}{{ end -}}
+{{- if eq (include "tidegate.tls" .) "self-signed" }}{{ $components = append $components "certificates" }}{{ end -}}
 {{- if eq .Values.collector.mode "builtin" }}{{ $components = append $components "collector" }}{{ end -}}
 {{- join " " $components -}}
 {{- end -}}

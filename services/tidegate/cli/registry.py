@@ -77,6 +77,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.credentials:credentials",
         "Create the broker's passwords and the tokens of calls in Kubernetes Secrets.",
     ),
+    "certificates": CommandEntry(
+        "tidegate.cli.certificates.command:certificates",
+        "Issue the certificates of a release, and renew them before they expire.",
+    ),
     "streams": CommandEntry(
         "tidegate.cli.streams:streams", "Create or update the streams of a run in a cluster."
     ),

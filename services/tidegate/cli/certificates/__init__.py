@@ -1,0 +1,1 @@
+"""``tidegate certificates``: an authority and the certificates of a release, issued by openssl."""
