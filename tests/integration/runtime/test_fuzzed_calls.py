@@ -30,7 +30,7 @@ from tidegate.actor import main as actor
 from tidegate.actor.config import ActorConfig
 from tidegate.admission import main as admission
 from tidegate.admission.config import AdmissionConfig
-from tidegate.core.errors import BackpressureError
+from tidegate.core.errors import BackpressureError, UnavailableError
 from tidegate.core.staleness import Lineage
 from tidegate.environment import main as environment
 from tidegate.environment.config import EnvironmentConfig
@@ -162,11 +162,20 @@ async def send(bus: Bus, topology: Topology, fuzzer: Fuzzer, rng: random.Random,
         await bus.publish_core(subject, data)
     else:
         headers = {HEADER_TRAJECTORY_IDS: rng.choice(("", "a b,,c", f"f{number}.0"))}
-        # A full stream is an answer: a fuzzed call may have stopped the readers of tasks.
-        with suppress(BackpressureError):
-            await bus.publish(
-                subject, data, message_id=f"fuzz-{number}", headers=headers, deadline_s=PUBLISH_S
-            )
+        await publish(bus, subject, data, f"fuzz-{number}", headers)
+
+
+async def publish(bus: Bus, subject: str, data: bytes, message_id: str, headers: dict[str, str]) -> None:
+    """Store a message, or learn that its stream is full: a fuzzed call may have stopped the readers of tasks."""
+    async with asyncio.timeout(CALL_S):
+        while True:
+            # A busy broker is slower than a short deadline; under the same id, the message is stored once.
+            with suppress(UnavailableError):
+                with suppress(BackpressureError):
+                    await bus.publish(
+                        subject, data, message_id=message_id, headers=headers, deadline_s=PUBLISH_S
+                    )
+                return
 
 
 async def fuzz(tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, *, num_calls: int) -> None:
