@@ -244,6 +244,13 @@ def test_a_user_without_privileges_has_the_same_sandbox(sandbox: LinuxSandbox) -
     assert _output_of(_AS_ANOTHER_USER.format(become=become)) == "65534 []"
 
 
+def test_files_that_a_worker_keeps_private_do_not_hide_the_sandbox_s_tree(sandbox: LinuxSandbox) -> None:
+    """Services of ``tidegate up`` run with the umask 077."""
+    del sandbox
+    private = "import tidegate.environment.sandbox.linux\nos.umask(0o077)"
+    assert _output_of(_AS_ANOTHER_USER.format(become=private)) == "65534 []"
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user's root")
 def test_self_test_detects_a_sandbox_without_a_process_limit(
     sandbox: LinuxSandbox,

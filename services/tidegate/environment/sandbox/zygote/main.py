@@ -70,6 +70,7 @@ def _isolate() -> int:
 def main(control_fd: int, part_bytes_max: int) -> None:
     """Serve runs until the control socket ends; returns only in a program's process, once the program ended."""
     control = socket.socket(fileno=control_fd)
+    os.umask(0o022)  # the worker's may hide the tree, which root makes, from the user that programs run as
     kernel.one_arena()
     for name in _IMPORTED_BEFORE:
         __import__(name)
