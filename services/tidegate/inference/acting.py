@@ -12,6 +12,7 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import LineageTree
 from tidegate.inference.state import CheckedStep
+from tidegate.models.epsilon_greedy import EpsilonGreedy
 from tidegate.models.policy_port import SegmentPolicy, VersionRunner
 from tidegate.models.version_runner import check_snapshot, version_runner
 from tidegate.wire.vector_step import ActedStep
@@ -45,7 +46,9 @@ def prepare(policy: SegmentPolicy, snapshot: PolicySnapshot, *, threads: int) ->
 def act_together(
     policy: SegmentPolicy, prepared: PreparedVersion, steps: Sequence[CheckedStep]
 ) -> list[ActedStep]:
-    """The answers to steps, in order. Each step's actions are drawn from its own seed."""
+    """The answers to steps, in order. Actions are drawn from a step's own seed, or by an actor that explores."""
+    explored = isinstance(policy.actions, EpsilonGreedy)
+    none_drawn = np.empty((0, *policy.actions.action_shape), policy.actions.action_dtype)
     names = steps[0].observations
     observations_B = {name: np.concatenate([step.observations[name] for step in steps]) for name in names}
     outputs_BP, memory_BM = prepared.run(observations_B, np.concatenate([step.memory for step in steps]))
@@ -54,6 +57,18 @@ def act_together(
     for step in steps:
         rows = slice(start, start + len(step.memory))
         start = rows.stop
+        if explored:
+            outputs_NP = outputs_BP[rows]
+            answer = ActedStep(
+                step.number,
+                prepared.version,
+                none_drawn,
+                np.empty(0, np.float32),
+                memory_BM[rows],
+                outputs_NP,
+            )
+            answers.append(answer)
+            continue
         actions, logprobs_N = policy.actions.sample(outputs_BP[rows], np.random.default_rng(step.seed))
         answers.append(ActedStep(step.number, prepared.version, actions, logprobs_N, memory_BM[rows]))
     return answers

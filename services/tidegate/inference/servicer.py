@@ -100,6 +100,7 @@ async def _opening(requests: AsyncIterator[pb.ActRequest]) -> ActOpening:
             StepTensor(tensor.name, tensor.dtype, tuple(tensor.shape)) for tensor in opening.observations
         ),
         memory_size=opening.memory_size,
+        outputs_size=opening.outputs_size,
     )
 
 
@@ -115,4 +116,5 @@ def _response(message: ActingPolicy | ActedStep) -> pb.ActResponse:
         actions=message.actions.tobytes(),
         logprobs=message.logprobs.tobytes(),
         memory=message.memory.tobytes(),
+        outputs=message.outputs.tobytes(),
     )

@@ -95,7 +95,8 @@ def check_opening(opening: ActOpening, layout: StepLayout, *, run: RunId) -> Non
             why=f"workload.num_envs is {layout.num_envs} here",
             fix="give both services the same run file",
         )
-    if opening.observations != layout.tensors or opening.memory_size != layout.memory_size:
+    told = (opening.observations, opening.memory_size, opening.outputs_size)
+    if told != (layout.tensors, layout.memory_size, layout.outputs_size):
         raise RefusedError(
             "opening",
             f"Steps of {opening.instance} hold {_told(opening)}",
@@ -106,7 +107,7 @@ def check_opening(opening: ActOpening, layout: StepLayout, *, run: RunId) -> Non
 
 def _told(opening: ActOpening) -> str:
     parts = [f"{tensor.name} {tensor.dtype}{list(tensor.shape)}" for tensor in opening.observations]
-    return ", ".join([*parts, f"memory [{opening.memory_size}]"])
+    return ", ".join([*parts, f"memory [{opening.memory_size}]", f"outputs [{opening.outputs_size}]"])
 
 
 class CheckedStep(msgspec.Struct, frozen=True, eq=False):

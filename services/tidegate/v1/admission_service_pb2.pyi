@@ -173,7 +173,7 @@ class DiagnoseResponse(_message.Message):
     RECOMMENDATION_FIELD_NUMBER: _builtins.int
     PROBLEMS_FIELD_NUMBER: _builtins.int
     bottleneck: _builtins.str
-    """actor, learner, environment, weights, store or balanced."""
+    """actor, learner, environment, inference, weights, store or balanced."""
     sentence: _builtins.str
     fix: _builtins.str
     recommendation: _builtins.str

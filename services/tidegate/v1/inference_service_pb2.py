@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tidegate.v1 import policy_pb2 as tidegate_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#tidegate/v1/inference_service.proto\x12\x0btidegate.v1\x1a\x18tidegate/v1/policy.proto\"?\n\x11ObservationTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"\x8b\x01\n\nActOpening\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x10\n\x08num_envs\x18\x03 \x01(\x05\x12\x34\n\x0cobservations\x18\x04 \x03(\x0b\x32\x1e.tidegate.v1.ObservationTensor\x12\x13\n\x0bmemory_size\x18\x05 \x01(\x05\"z\n\nActRequest\x12(\n\x07opening\x18\x01 \x01(\x0b\x32\x17.tidegate.v1.ActOpening\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x14\n\x0cobservations\x18\x04 \x01(\x0c\x12\x0e\n\x06memory\x18\x05 \x01(\x0c\"c\n\x0c\x41\x63tingPolicy\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12&\n\x08lineages\x18\x02 \x03(\x0b\x32\x14.tidegate.v1.Lineage\"\xa8\x01\n\x0b\x41\x63tResponse\x12)\n\x06policy\x18\x01 \x01(\x0b\x32\x19.tidegate.v1.ActingPolicy\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12+\n\x07version\x18\x03 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x0f\n\x07\x61\x63tions\x18\x04 \x01(\x0c\x12\x10\n\x08logprobs\x18\x05 \x01(\x0c\x12\x0e\n\x06memory\x18\x06 \x01(\x0c\x32P\n\x10InferenceService\x12<\n\x03\x41\x63t\x12\x17.tidegate.v1.ActRequest\x1a\x18.tidegate.v1.ActResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#tidegate/v1/inference_service.proto\x12\x0btidegate.v1\x1a\x18tidegate/v1/policy.proto\"?\n\x11ObservationTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x03\"\xa1\x01\n\nActOpening\x12\x0e\n\x06run_id\x18\x01 \x01(\t\x12\x10\n\x08instance\x18\x02 \x01(\t\x12\x10\n\x08num_envs\x18\x03 \x01(\x05\x12\x34\n\x0cobservations\x18\x04 \x03(\x0b\x32\x1e.tidegate.v1.ObservationTensor\x12\x13\n\x0bmemory_size\x18\x05 \x01(\x05\x12\x14\n\x0coutputs_size\x18\x06 \x01(\x05\"z\n\nActRequest\x12(\n\x07opening\x18\x01 \x01(\x0b\x32\x17.tidegate.v1.ActOpening\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12\x0c\n\x04seed\x18\x03 \x01(\x04\x12\x14\n\x0cobservations\x18\x04 \x01(\x0c\x12\x0e\n\x06memory\x18\x05 \x01(\x0c\"c\n\x0c\x41\x63tingPolicy\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12&\n\x08lineages\x18\x02 \x03(\x0b\x32\x14.tidegate.v1.Lineage\"\xb9\x01\n\x0b\x41\x63tResponse\x12)\n\x06policy\x18\x01 \x01(\x0b\x32\x19.tidegate.v1.ActingPolicy\x12\x0e\n\x06number\x18\x02 \x01(\x03\x12+\n\x07version\x18\x03 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x0f\n\x07\x61\x63tions\x18\x04 \x01(\x0c\x12\x10\n\x08logprobs\x18\x05 \x01(\x0c\x12\x0e\n\x06memory\x18\x06 \x01(\x0c\x12\x0f\n\x07outputs\x18\x07 \x01(\x0c\x32P\n\x10InferenceService\x12<\n\x03\x41\x63t\x12\x17.tidegate.v1.ActRequest\x1a\x18.tidegate.v1.ActResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,13 +35,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OBSERVATIONTENSOR']._serialized_start=78
   _globals['_OBSERVATIONTENSOR']._serialized_end=141
   _globals['_ACTOPENING']._serialized_start=144
-  _globals['_ACTOPENING']._serialized_end=283
-  _globals['_ACTREQUEST']._serialized_start=285
-  _globals['_ACTREQUEST']._serialized_end=407
-  _globals['_ACTINGPOLICY']._serialized_start=409
-  _globals['_ACTINGPOLICY']._serialized_end=508
-  _globals['_ACTRESPONSE']._serialized_start=511
-  _globals['_ACTRESPONSE']._serialized_end=679
-  _globals['_INFERENCESERVICE']._serialized_start=681
-  _globals['_INFERENCESERVICE']._serialized_end=761
+  _globals['_ACTOPENING']._serialized_end=305
+  _globals['_ACTREQUEST']._serialized_start=307
+  _globals['_ACTREQUEST']._serialized_end=429
+  _globals['_ACTINGPOLICY']._serialized_start=431
+  _globals['_ACTINGPOLICY']._serialized_end=530
+  _globals['_ACTRESPONSE']._serialized_start=533
+  _globals['_ACTRESPONSE']._serialized_end=718
+  _globals['_INFERENCESERVICE']._serialized_start=720
+  _globals['_INFERENCESERVICE']._serialized_end=800
 # @@protoc_insertion_point(module_scope)

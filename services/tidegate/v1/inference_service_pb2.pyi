@@ -60,11 +60,16 @@ class ActOpening(_message.Message):
     NUM_ENVS_FIELD_NUMBER: _builtins.int
     OBSERVATIONS_FIELD_NUMBER: _builtins.int
     MEMORY_SIZE_FIELD_NUMBER: _builtins.int
+    OUTPUTS_SIZE_FIELD_NUMBER: _builtins.int
     run_id: _builtins.str
     instance: _builtins.str
     num_envs: _builtins.int
     memory_size: _builtins.int
     """Numbers of state of a policy with memory; 0 without."""
+    outputs_size: _builtins.int
+    """Outputs of the network that an answer holds for each environment, because the actor draws the actions from them, at
+    each environment's own rate of exploration; 0 where the service draws them.
+    """
     @_builtins.property
     def observations(self) -> _containers.RepeatedCompositeFieldContainer[Global___ObservationTensor]: ...
     def __init__(
@@ -75,10 +80,11 @@ class ActOpening(_message.Message):
         num_envs: _builtins.int = ...,
         observations: _abc.Iterable[Global___ObservationTensor] | None = ...,
         memory_size: _builtins.int = ...,
+        outputs_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "memory_size", b"memory_size", "num_envs", b"num_envs", "observations", b"observations", "run_id", b"run_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance", b"instance", "memory_size", b"memory_size", "num_envs", b"num_envs", "observations", b"observations", "outputs_size", b"outputs_size", "run_id", b"run_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -158,6 +164,7 @@ class ActResponse(_message.Message):
     ACTIONS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     MEMORY_FIELD_NUMBER: _builtins.int
+    OUTPUTS_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """Of the answered request; 0 in a message that only tells a policy."""
     actions: _builtins.bytes
@@ -166,6 +173,8 @@ class ActResponse(_message.Message):
     """Float32."""
     memory: _builtins.bytes
     """The state of every environment after this step, float32."""
+    outputs: _builtins.bytes
+    """The outputs of every environment, float32, where the actor draws the actions; there are no actions and logprobs then."""
     @_builtins.property
     def policy(self) -> Global___ActingPolicy: ...
     @_builtins.property
@@ -181,10 +190,11 @@ class ActResponse(_message.Message):
         actions: _builtins.bytes = ...,
         logprobs: _builtins.bytes = ...,
         memory: _builtins.bytes = ...,
+        outputs: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["policy", b"policy", "version", b"version"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "logprobs", b"logprobs", "memory", b"memory", "number", b"number", "policy", b"policy", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "logprobs", b"logprobs", "memory", b"memory", "number", b"number", "outputs", b"outputs", "policy", b"policy", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,7 +1,8 @@
 """One step of an actor's environments between it and the inference service: tensors as raw bytes in a fixed order.
 
 The layout follows from the environment's description, which both sides have, so that a message holds no names. Shapes:
-N environments, M numbers of a policy's state (0 without memory).
+N environments, M numbers of a policy's state (0 without memory), P outputs that an answer holds (0 where the service
+draws the actions).
 """
 
 import math
@@ -16,10 +17,13 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array
 from tidegate.core.spaces import Leaf, recorded_dtype, recorded_shape
 from tidegate.core.staleness import LineageTree
+from tidegate.models.epsilon_greedy import EpsilonGreedy
 from tidegate.models.policy_port import SegmentPolicy
 
 # Of one request, below the limit of gRPC messages (``runtime.rpc``).
 STEP_BYTES_MAX = 7 * 1024 * 1024
+
+NO_OUTPUTS: Array = np.empty((0, 0), np.float32)
 
 
 class StepTensor(msgspec.Struct, frozen=True):
@@ -43,6 +47,7 @@ class ActOpening(msgspec.Struct, frozen=True):
     num_envs: int
     observations: tuple[StepTensor, ...]
     memory_size: int
+    outputs_size: int = 0
 
 
 class ActStep(msgspec.Struct, frozen=True, eq=False):
@@ -55,13 +60,17 @@ class ActStep(msgspec.Struct, frozen=True, eq=False):
 
 
 class ActedStep(msgspec.Struct, frozen=True, eq=False):
-    """The answer: recorded actions (N, *action_shape), their logprobs (N,), the state after the step (N, M)."""
+    """The answer: recorded actions (N, *action_shape), their logprobs (N,), the state after the step (N, M).
+
+    ``outputs``: (N, P) where the actor draws the actions; ``actions`` and ``logprobs`` are empty then.
+    """
 
     number: int
     version: PolicyVersion
     actions: Array
     logprobs: NDArray[np.float32]
     memory: Array
+    outputs: Array = NO_OUTPUTS
 
 
 class ActingPolicy(msgspec.Struct, frozen=True):
@@ -82,25 +91,33 @@ class StepLayout:
         memory_size: int,
         action_shape: tuple[int, ...],
         action_dtype: str,
+        outputs_size: int = 0,
     ) -> None:
-        """``leaves``: of ``core.spaces.observation_leaves``; the action is one as segments record it."""
+        """``leaves``: of ``core.spaces.observation_leaves``; the action is one as segments record it.
+
+        ``outputs_size``: P.
+        """
         self.tensors = tuple(
             StepTensor(name, recorded_dtype(leaf), recorded_shape(leaf)) for name, leaf in leaves.items()
         )
         self.num_envs = num_envs
         self.memory_size = memory_size
+        self.outputs_size = outputs_size
+        self._num_drawn = 0 if outputs_size else num_envs
         self._action = StepTensor("actions", action_dtype, action_shape)
         self._observation_bytes = num_envs * sum(tensor.num_bytes for tensor in self.tensors)
 
     @classmethod
     def of(cls, policy: SegmentPolicy, *, num_envs: int) -> "StepLayout":
-        """The layout of a policy's steps."""
+        """The layout of a policy's steps. An actor that explores draws the actions from the outputs."""
+        draws = isinstance(policy.actions, EpsilonGreedy)
         return cls(
             policy.observations,
             num_envs=num_envs,
             memory_size=policy.memory_size,
             action_shape=policy.actions.action_shape,
             action_dtype=policy.actions.action_dtype,
+            outputs_size=policy.actions.num_outputs if draws else 0,
         )
 
     @property
@@ -110,7 +127,7 @@ class StepLayout:
 
     def opening(self, *, run_id: str, instance: str) -> ActOpening:
         """The first message of an actor with this layout."""
-        return ActOpening(run_id, instance, self.num_envs, self.tensors, self.memory_size)
+        return ActOpening(run_id, instance, self.num_envs, self.tensors, self.memory_size, self.outputs_size)
 
     def check_size(self) -> None:
         """Check that a request fits a message.
@@ -158,10 +175,17 @@ class StepLayout:
         Raises:
             RecordError: ``data`` has another size.
         """
-        return self._rows(StepTensor("memory", "float32", (self.memory_size,)), data)
+        return _rows(StepTensor("memory", "float32", (self.memory_size,)), data, num_rows=self.num_envs)
 
     def acted(
-        self, number: int, version: PolicyVersion, *, actions: bytes, logprobs: bytes, memory: bytes
+        self,
+        number: int,
+        version: PolicyVersion,
+        *,
+        actions: bytes,
+        logprobs: bytes,
+        memory: bytes,
+        outputs: bytes,
     ) -> ActedStep:
         """An answer from its bytes.
 
@@ -173,16 +197,18 @@ class StepLayout:
         return ActedStep(
             number,
             version,
-            self._rows(self._action, actions),
-            self._rows(StepTensor("logprobs", "float32", ()), logprobs),
+            _rows(self._action, actions, num_rows=self._num_drawn),
+            _rows(StepTensor("logprobs", "float32", ()), logprobs, num_rows=self._num_drawn),
             self.memory(memory),
+            _rows(StepTensor("outputs", "float32", (self.outputs_size,)), outputs, num_rows=self.num_envs),
         )
 
-    def _rows(self, tensor: StepTensor, data: bytes) -> Array:
-        size = self.num_envs * tensor.num_bytes
-        if len(data) != size:
-            raise RecordError(
-                f"A step's {tensor.name} have {len(data)} bytes, and {self.num_envs} environments have {size}",
-                why="the message was truncated, or its sender has another policy",
-            )
-        return np.frombuffer(data, tensor.dtype).reshape(self.num_envs, *tensor.shape)
+
+def _rows(tensor: StepTensor, data: bytes, *, num_rows: int) -> Array:
+    size = num_rows * tensor.num_bytes
+    if len(data) != size:
+        raise RecordError(
+            f"A step's {tensor.name} have {len(data)} bytes, and {num_rows} environments have {size}",
+            why="the message was truncated, or its sender has another policy",
+        )
+    return np.frombuffer(data, tensor.dtype).reshape(num_rows, *tensor.shape)

@@ -26,10 +26,14 @@ from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.exchange import StepExchange
+from tidegate.actor.engines.q_acting import exploration_rates, first_priorities
+from tidegate.algorithms.q_learning_settings import QActingSettings
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue import inference as inference_statistics
 from tidegate.core.records import Task, Trajectory, VersionSpan
+from tidegate.core.spaces import PRIORITIES
 from tidegate.inference.config import InferenceConfig
+from tidegate.models.epsilon_greedy import EpsilonGreedy
 from tidegate.models.policies import build_policy
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import PolicyConfig, Settings
@@ -85,6 +89,37 @@ async def test_segment_of_an_actor_without_weights_is_valid_and_names_the_versio
     assert context.stats.value(statistics.SERVING_STEP) == 5
     assert context.stats.value(statistics.WEIGHT_PULL_MS) == 0, "no weights were pulled"
     assert service.stats.value(inference_statistics.STEPS) == 32
+
+
+async def test_q_network_of_the_service_is_explored_and_valued_by_its_actor(
+    bus: Bus, topology: Topology, tmp_path: Path, nats: Broker
+) -> None:
+    settings = inference_settings(tmp_path, nats, policy=PolicyConfig(kind="q_mlp", hidden=(8,)))
+    policy = build_policy(CARTPOLE, settings.policy)
+    params = policy.init_params(np.random.default_rng(5))
+    await announce_policy(bus, topology, 5, params)
+    task = long_segment("task-1", num_steps=40)
+    await give(bus, topology, [task])
+    acting = QActingSettings(n_steps=3, epsilon=0.5)
+    config = msgspec.structs.replace(CONFIG, q_learning=acting)
+    async with (
+        serving(settings, bus) as service,
+        running(main.build, config, make_context("actor", settings, bus=bus)),
+    ):
+        [record] = await trajectories(bus, topology, 1)
+        await emptied(bus, topology, "TASKS")
+    validate_trajectory(record, run_id=settings.run)
+    tensors = record.tensors
+    assert record.spans == (VersionSpan(version(5), 0, 40),)
+    rates = exploration_rates(4, acting, np.random.default_rng([task.seed, 2]))
+    values = policy.action_outputs(params, {"observations": tensors["observations"]}, np)
+    explored = policy.actions
+    assert isinstance(explored, EpsilonGreedy)
+    logprobs = explored.with_epsilons(rates).logprobs(values[:-1], tensors["actions"], np)
+    np.testing.assert_allclose(tensors["behavior_logprobs"], logprobs, atol=1e-5)
+    expected = first_priorities(values, tensors, acting, settings.workload.reward)
+    np.testing.assert_allclose(tensors[PRIORITIES], expected, atol=1e-4)
+    assert service.stats.value(inference_statistics.REQUESTS) == 41, "one more values the last observations"
 
 
 async def test_task_waits_for_the_version_it_requires_until_the_service_acts_with_it(

@@ -17,6 +17,11 @@ POLICIES = {
     "normalised": (PolicyConfig(kind="mlp", hidden=(8,), normalise_observations=True), CARTPOLE),
     "recurrent": (PolicyConfig(kind="mlp", hidden=(8,), memory="lstm", memory_units=4), CARTPOLE),
     "images": (PolicyConfig(kind="cnn"), toy_pixels.DESCRIPTION),
+    "values": (PolicyConfig(kind="q_mlp", hidden=(8,)), CARTPOLE),
+    "values, recurrent": (
+        PolicyConfig(kind="q_mlp", hidden=(8,), memory="gru", memory_units=4),
+        CARTPOLE,
+    ),
 }
 
 
@@ -35,14 +40,17 @@ def test_a_batch_gives_each_actor_what_it_would_get_alone(name: str) -> None:
         np.testing.assert_array_equal(answer.actions, alone.actions)
         np.testing.assert_allclose(answer.logprobs, alone.logprobs, atol=1e-5)
         np.testing.assert_allclose(answer.memory, alone.memory, atol=1e-5)
+        np.testing.assert_allclose(answer.outputs, alone.outputs, atol=1e-5)
         read = layout.acted(
             answer.number,
             answer.version,
             actions=answer.actions.tobytes(),
             logprobs=answer.logprobs.tobytes(),
             memory=answer.memory.tobytes(),
+            outputs=answer.outputs.tobytes(),
         )
         np.testing.assert_array_equal(read.actions, answer.actions)
+        assert read.outputs.tobytes() == answer.outputs.tobytes()
 
 
 def test_logprobs_are_those_of_the_policy_and_actions_are_drawn_from_each_seed() -> None:
@@ -55,6 +63,18 @@ def test_logprobs_are_those_of_the_policy_and_actions_are_drawn_from_each_seed()
     actions, logprobs = policy.actions.sample(outputs, np.random.default_rng(step.seed))
     np.testing.assert_array_equal(answer.actions, actions)
     np.testing.assert_allclose(answer.logprobs, logprobs, atol=1e-6)
+
+
+def test_actor_of_a_q_network_gets_the_values_and_no_actions() -> None:
+    config, description = POLICIES["values"]
+    policy, layout = make_policy(config, description)
+    params = snapshot(policy, 0)
+    step = checked(layout, random_step(layout, np.random.default_rng(2)))
+    [answer] = act_together(policy, prepare(policy, params, threads=1), [step])
+    np.testing.assert_allclose(
+        answer.outputs, policy.action_outputs(params.tensors, step.observations, np), atol=1e-5
+    )
+    assert answer.actions.size == answer.logprobs.size == 0
 
 
 def test_memory_after_a_step_is_the_policys_own() -> None:

@@ -99,6 +99,7 @@ def test_opening_of_this_run_and_policy_is_accepted_and_every_other_one_refused(
         ({"instance": ""}, "no instance"),
         ({"num_envs": 4}, "num_envs is 3"),
         ({"observations": (other,)}, r"float32\[5\].*float32\[4\]"),
+        ({"outputs_size": 2}, r"outputs \[2\].*outputs \[0\]"),
         ({"memory_size": 2}, r"memory \[2\].*memory \[0\]"),
     ):
         with pytest.raises(RefusedError, match=what) as refused:

@@ -25,13 +25,14 @@ SPACE = DictSpace(
 )
 
 
-def layout_of(num_envs: int = 4, *, memory_size: int = 2) -> StepLayout:
+def layout_of(num_envs: int = 4, *, memory_size: int = 2, outputs_size: int = 0) -> StepLayout:
     return StepLayout(
         observation_leaves(SPACE),
         num_envs=num_envs,
         memory_size=memory_size,
         action_shape=(),
         action_dtype="int32",
+        outputs_size=outputs_size,
     )
 
 
@@ -80,7 +81,12 @@ def test_answer_is_read_by_the_action_of_its_policy_and_one_that_does_not_fit_is
     logprobs, memory = np.zeros(4, np.float32), np.ones((4, 2), np.float32)
 
     def parts(**changed: bytes) -> dict[str, bytes]:
-        whole = {"actions": actions.tobytes(), "logprobs": logprobs.tobytes(), "memory": memory.tobytes()}
+        whole = {
+            "actions": actions.tobytes(),
+            "logprobs": logprobs.tobytes(),
+            "memory": memory.tobytes(),
+            "outputs": b"",
+        }
         return {**whole, **changed}
 
     answer = layout.acted(7, VERSION, **parts())
@@ -92,6 +98,27 @@ def test_answer_is_read_by_the_action_of_its_policy_and_one_that_does_not_fit_is
             layout.acted(7, VERSION, **parts(**{name: b"123"}))
     with pytest.raises(RecordError, match="names no policy"):
         layout.acted(7, PolicyVersion(LineageName(""), 0), **parts())
+
+
+def test_answer_holds_the_outputs_alone_where_the_actor_draws_the_actions() -> None:
+    layout = layout_of(outputs_size=3)
+    outputs, memory = np.arange(12, dtype=np.float32).reshape(4, 3), np.ones((4, 2), np.float32)
+
+    def parts(**changed: bytes) -> dict[str, bytes]:
+        whole = {
+            "actions": b"",
+            "logprobs": b"",
+            "memory": memory.tobytes(),
+            "outputs": outputs.tobytes(),
+        }
+        return {**whole, **changed}
+
+    answer = layout.acted(7, VERSION, **parts())
+    np.testing.assert_array_equal(answer.outputs, outputs)
+    assert answer.actions.size == answer.logprobs.size == 0
+    for name in parts():
+        with pytest.raises(RecordError, match=name):
+            layout.acted(7, VERSION, **parts(**{name: b"1234"}))
 
 
 def test_steps_larger_than_a_message_are_refused_with_the_number_of_environments_that_fits() -> None:

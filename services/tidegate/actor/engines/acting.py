@@ -61,11 +61,27 @@ class Acting(Protocol):
 
     def further_tensors(
         self, observations: Mapping[str, Array], memory_NM: Array, segment: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """What the record of a whole segment has besides its steps.
+    ) -> dict[str, Array] | None:
+        """What the record of a whole segment has besides its steps; None where it is not to be recorded.
 
         ``observations`` and ``memory_NM``: after the last step. ``segment``: the tensors of the steps.
         """
+        ...
+
+
+class GivesOutputs(Protocol):
+    """Keeps a policy and gives its outputs, for who draws actions from them."""
+
+    def check_policy(self, snapshot: PolicySnapshot) -> None:
+        """See ``Acting``."""
+        ...
+
+    def begin(self, task: Task) -> PolicyVersion:
+        """See ``Acting``."""
+        ...
+
+    def outputs(self, observations: Mapping[str, Array], memory_NM: Array) -> Outputs | None:
+        """The outputs for one step; None as ``Acting.act``."""
         ...
 
 

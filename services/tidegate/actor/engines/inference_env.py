@@ -8,17 +8,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tidegate.actor.engines.acting import Actions
+from tidegate.actor.engines.acting import Actions, Outputs
 from tidegate.actor.engines.port import EngineControl
+from tidegate.actor.engines.q_acting import q_acting
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.vector_env import VectorEnvEngine
 from tidegate.catalogue import actor as statistics
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot, Task
 from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import SegmentPolicy
 from tidegate.models.version_runner import check_snapshot
 from tidegate.runtime.clock import Clock
-from tidegate.wire.vector_step import ActStep, StepLayout
+from tidegate.wire.vector_step import ActedStep, ActStep, StepLayout
 
 SEED_MAX = 1 << 63
 
@@ -30,8 +32,8 @@ class RemoteActing:
         """``setting.exchange`` carries the steps."""
         assert setting.description is not None
         assert setting.exchange is not None, "the actor's main makes the exchange for this engine"
-        self._policy = build_policy(setting.description, setting.policy)
-        self._layout = StepLayout.of(self._policy, num_envs=setting.workload.num_envs)
+        self.policy: SegmentPolicy = build_policy(setting.description, setting.policy)
+        self._layout = StepLayout.of(self.policy, num_envs=setting.workload.num_envs)
         self._exchange = setting.exchange
         self._wait_s = setting.inference_wait_s
         self._control = control
@@ -45,7 +47,7 @@ class RemoteActing:
         Raises:
             RecordError: a name, shape or dtype does not fit, or a value is not finite.
         """
-        check_snapshot(self._policy, snapshot)
+        check_snapshot(self.policy, snapshot)
 
     def begin(self, task: Task) -> PolicyVersion:
         """See ``Acting``."""
@@ -56,10 +58,23 @@ class RemoteActing:
         self, observations: Mapping[str, Array], memory_NM: Array, rng: np.random.Generator
     ) -> Actions | None:
         """See ``Acting``; None when the task is cut, the actor stops, or the service stays away."""
+        answer = self._ask(observations, memory_NM, seed=int(rng.integers(SEED_MAX)))
+        if answer is None:
+            return None
+        return Actions(answer.actions, answer.logprobs, answer.memory, self._version_of(answer))
+
+    def outputs(self, observations: Mapping[str, Array], memory_NM: Array) -> Outputs | None:
+        """See ``GivesOutputs``; None as ``act``. Nothing is drawn from the seed."""
+        answer = self._ask(observations, memory_NM, seed=0)
+        if answer is None:
+            return None
+        return Outputs(answer.outputs, answer.memory, self._version_of(answer))
+
+    def _ask(self, observations: Mapping[str, Array], memory_NM: Array, *, seed: int) -> ActedStep | None:
         self._number += 1
         step = ActStep(
             number=self._number,
-            seed=int(rng.integers(SEED_MAX)),
+            seed=seed,
             observations=self._layout.join(observations),
             memory=memory_NM.tobytes(),
         )
@@ -67,20 +82,21 @@ class RemoteActing:
         asked_at_s = clock.monotonic_s()
         control.asking = True
         try:
-            answer = self._exchange.ask(
+            return self._exchange.ask(
                 step, give_up=lambda: self._gives_up(waited_s=clock.monotonic_s() - asked_at_s)
             )
         finally:
             control.asking = False
             control.count(statistics.INFERENCE_WAIT_S, clock.monotonic_s() - asked_at_s)
-        if answer is None:
-            return None
+
+    def _version_of(self, answer: ActedStep) -> PolicyVersion:
+        control = self._control
         # The version of the segment's spans is the one of the answer, whatever was told before or since.
         if control.serving is None or answer.version != control.serving.version:
             control.swapped(PolicySnapshot(answer.version, {}), seconds=0.0)
         serving = control.serving
         assert serving is not None
-        return Actions(answer.actions, answer.logprobs, answer.memory, serving.version)
+        return serving.version
 
     def further_tensors(
         self, observations: Mapping[str, Array], memory_NM: Array, segment: Mapping[str, Array]
@@ -109,4 +125,4 @@ class RemoteActing:
 def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> VectorEnvEngine:
     """Open the engine for the registry."""
     acting = RemoteActing(setting, control, clock)
-    return VectorEnvEngine(setting, control, clock, acting=acting)
+    return VectorEnvEngine(setting, control, clock, acting=q_acting(acting, acting.policy, setting) or acting)

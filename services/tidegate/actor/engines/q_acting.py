@@ -11,7 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.actor.engines.acting import Actions, LocalActing
+from tidegate.actor.engines.acting import Actions, GivesOutputs
+from tidegate.actor.engines.registry import EngineSetting
 from tidegate.algorithms.q_learning_settings import QActingSettings
 from tidegate.algorithms.q_targets import sequence_targets
 from tidegate.algorithms.reward_scale import RewardSettings, scaled_rewards
@@ -19,6 +20,7 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot, Task
 from tidegate.core.spaces import MEMORY, PRIORITIES
 from tidegate.models.epsilon_greedy import EpsilonGreedy
+from tidegate.models.policy_port import SegmentPolicy
 
 
 def exploration_rates(
@@ -64,15 +66,18 @@ class QActing:
 
     def __init__(
         self,
-        local: LocalActing,
+        network: GivesOutputs,
         actions: EpsilonGreedy,
         settings: QActingSettings,
         *,
         reward: RewardSettings,
         num_envs: int,
     ) -> None:
-        """``local``: keeps the policy. ``actions``: its own. ``reward``: what the learner makes of rewards."""
-        self._local = local
+        """``network``: in this process, or the inference service. ``actions``: its own.
+
+        ``reward``: what the learner makes of rewards.
+        """
+        self._network = network
         self._actions = actions
         self._settings = settings
         self._reward = reward
@@ -83,7 +88,7 @@ class QActing:
 
     def check_policy(self, snapshot: PolicySnapshot) -> None:
         """See ``Acting``."""
-        self._local.check_policy(snapshot)
+        self._network.check_policy(snapshot)
 
     def begin(self, task: Task) -> PolicyVersion:
         """See ``Acting``."""
@@ -92,11 +97,15 @@ class QActing:
         # Another stream than those of the segment's actions and of the first reset.
         rates_N = exploration_rates(self._num_envs, self._settings, np.random.default_rng([task.seed, 2]))
         self._actions = self._actions.with_epsilons(rates_N)
-        return self._local.begin(task)
+        return self._network.begin(task)
 
-    def act(self, observations: Mapping[str, Array], memory_NM: Array, rng: np.random.Generator) -> Actions:
-        """See ``Acting``; it never ends a segment."""
-        outputs = self._local.outputs(observations, memory_NM)
+    def act(
+        self, observations: Mapping[str, Array], memory_NM: Array, rng: np.random.Generator
+    ) -> Actions | None:
+        """See ``Acting``; it ends a segment where the network does."""
+        outputs = self._network.outputs(observations, memory_NM)
+        if outputs is None:
+            return None
         if memory_NM.shape[1]:
             self._states.append(memory_NM)
         else:
@@ -106,10 +115,22 @@ class QActing:
 
     def further_tensors(
         self, observations: Mapping[str, Array], memory_NM: Array, segment: Mapping[str, Array]
-    ) -> dict[str, Array]:
+    ) -> dict[str, Array] | None:
         """See ``Acting``: first priorities, which need the values of the last observations too."""
         if memory_NM.shape[1]:
             return {MEMORY: np.stack(self._states[:: self._settings.sequence_period or len(self._states)])}
-        last = self._local.outputs(observations, memory_NM)
+        last = self._network.outputs(observations, memory_NM)
+        if last is None:
+            return None
         q_SNA = np.stack([*self._values, last.outputs])
         return {PRIORITIES: first_priorities(q_SNA, segment, self._settings, self._reward)}
+
+
+def q_acting(network: GivesOutputs, policy: SegmentPolicy, setting: EngineSetting) -> QActing | None:
+    """Acting with exploration for a Q-network; None for another policy."""
+    if not isinstance(policy.actions, EpsilonGreedy):
+        return None
+    workload = setting.workload
+    return QActing(
+        network, policy.actions, setting.q_learning, reward=workload.reward, num_envs=workload.num_envs
+    )

@@ -91,7 +91,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         "tidegate.actor.engines.inference_env:open_engine",
         "batch",
         "segments",
-        ("mlp", "cnn"),
+        ("mlp", "cnn", "q_mlp", "q_cnn"),
         service="inference",
     ),
     "text_generation": EngineEntry(

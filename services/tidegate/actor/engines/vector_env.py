@@ -23,7 +23,7 @@ from tidegate.actor.engines.acting import Acting, LocalActing
 from tidegate.actor.engines.episode_memory import EpisodeMemory
 from tidegate.actor.engines.observation_rows import ObservationRows
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
-from tidegate.actor.engines.q_acting import QActing
+from tidegate.actor.engines.q_acting import q_acting
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.running_episodes import RunningEpisodes
 from tidegate.actor.engines.version_marks import VersionMarks
@@ -31,7 +31,6 @@ from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
 from tidegate.core.spaces import MEMORY, EnvironmentDescription, observation_leaves
 from tidegate.models.distributions import ActionDistribution
-from tidegate.models.epsilon_greedy import EpsilonGreedy
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.clock import Clock
@@ -328,6 +327,8 @@ class VectorEnvEngine:
         if sample is None:
             return None
         further = acting.further_tensors(vector.observations, memory.state_NM, sample.tensors)
+        if further is None:
+            return None
         return msgspec.structs.replace(sample, tensors={**sample.tensors, **further})
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
@@ -346,12 +347,7 @@ class VectorEnvEngine:
 
 def _local_acting(policy: SegmentPolicy, setting: EngineSetting, control: EngineControl) -> Acting:
     local = LocalActing(policy, control, threads=setting.threads, one_version=setting.one_version)
-    if not isinstance(policy.actions, EpsilonGreedy):
-        return local
-    workload = setting.workload
-    return QActing(
-        local, policy.actions, setting.q_learning, reward=workload.reward, num_envs=workload.num_envs
-    )
+    return q_acting(local, policy, setting) or local
 
 
 def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> VectorEnvEngine:

@@ -39,6 +39,7 @@ class InferenceStream:
                 for tensor in opening.observations
             ],
             memory_size=opening.memory_size,
+            outputs_size=opening.outputs_size,
         )
         await self._write(pb.ActRequest(opening=message))
 
@@ -73,6 +74,7 @@ class InferenceStream:
                 actions=message.actions,
                 logprobs=message.logprobs,
                 memory=message.memory,
+                outputs=message.outputs,
             )
         if not message.policy.version.lineage:
             raise RecordError("A message of the inference service holds neither an answer nor a policy")
