@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Run
+from tests.e2e.conftest import ROOT, Run
 from tests.e2e.killing import assert_accounting_balances
 
 pytestmark = [
@@ -66,6 +66,14 @@ def command(*words: str) -> None:
         raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
 
 
+def explained(folder: Path) -> str:
+    """What `tidegate explain` answers."""
+    words = [sys.executable, "-m", "tidegate.cli.main", "explain", "--dir", str(folder)]
+    return subprocess.run(
+        words, capture_output=True, text=True, cwd=ROOT, check=False, timeout=TIMEOUT_S
+    ).stdout
+
+
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
     """A mounted file system."""
@@ -102,7 +110,8 @@ def test_run_whose_disk_turns_read_only_ends_with_a_sentence_and_resumes_once_it
     disk.turn_read_only()
     code = run.process.wait(timeout=TIMEOUT_S)
     assert code == 1, run.tail()
-    assert "Read-only file system" in json.loads(run.output.read_text().splitlines()[-1])["problem"]
+    assert "disk read-only" in json.loads(run.output.read_text().splitlines()[-1])["problem"]
+    assert "disk read-only" in explained(folder)
     disk.repair()
     trained = len(run.steps())
     resumed = start(*CARTPOLE, "--until", f"version_step>={trained + 20}", "--for", "300s", folder=folder)

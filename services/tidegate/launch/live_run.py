@@ -14,7 +14,6 @@ from tidegate.wire.permissions import SUPERVISOR
 
 BROKER = "nats-server"
 TRAINING = "training"
-DISK_FULL = "disk full"
 
 
 class LiveRun(msgspec.Struct, frozen=True):
@@ -47,8 +46,8 @@ class Screen(Protocol):
 
 
 def phase_of(board: Board, *, otherwise: str) -> str:
-    """``otherwise``, unless the supervisor reports that the run's disk is full."""
-    return DISK_FULL if disk_problem_of(board) else otherwise
+    """``otherwise``, unless the supervisor reports a problem of the run's disk, such as ``disk full``."""
+    return disk_problem_of(board).partition(":")[0] or otherwise
 
 
 def disk_problem_of(board: Board) -> str:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 from tidegate.catalogue import supervisor as supervisor_stats
+from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.launch import broker as nats
 from tidegate.launch import usage
 from tidegate.launch.board import Board
@@ -37,9 +38,9 @@ from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.services import SERVICES, instances
 from tidegate.launch.streams import connect_and_create_streams
-from tidegate.launch.supervisor import ProcessFailedError, Supervisor
+from tidegate.launch.supervisor import Supervisor
 from tidegate.runtime.described_environment import write_description
-from tidegate.runtime.disk import disk_problem
+from tidegate.runtime.disk import disk_problem, is_read_only
 from tidegate.wire.permissions import BOOTSTRAP, OPERATOR, SUPERVISOR, user_of
 from tidegate.wire.stats import ServiceStats
 
@@ -71,6 +72,7 @@ class Platform:
             disk_full=lambda: bool(self.disk_problem()),
         )
         self._ended = False
+        self._read_only: UnavailableError | None = None
         self._unwritten = False
         self._cpu_seen: dict[str, tuple[float, float, int]] = {}
         self._memory_mb: dict[str, float] = {}
@@ -78,9 +80,13 @@ class Platform:
         self._memory_period_s = MEMORY_PERIOD_S
 
     @property
-    def failure(self) -> ProcessFailedError | None:
-        """The failure that ends the platform; None while there is none."""
-        return self._supervisor.failure
+    def failure(self) -> TidegateError | None:
+        """The failure that ends the platform; None while there is none.
+
+        A read-only disk is one: processes wait for space on a full disk, but the file system cannot be repaired while
+        they have files open on it.
+        """
+        return self._read_only or self._supervisor.failure
 
     def disk_problem(self) -> str:
         """Why the run's disk cannot be written, as a sentence; empty while there is space."""
@@ -198,7 +204,9 @@ class Platform:
         for view in views:
             values[supervisor_stats.RESTARTS_OF.member(view.name)] = view.restarts
             labels[view.name] = view.state
-        labels[supervisor_stats.DISK_PROBLEM] = self.disk_problem()
+        labels[supervisor_stats.DISK_PROBLEM] = problem = self.disk_problem()
+        if problem and is_read_only(self.folder):
+            self._read_only = UnavailableError(problem)
         return ServiceStats(
             service=SUPERVISOR,
             instance=SUPERVISOR,

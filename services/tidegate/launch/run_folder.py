@@ -53,7 +53,7 @@ REPORT_HTML = "report.html"
 # Trajectories and checkpoints depend on these: a folder cannot be resumed with others.
 FIXED_SECTIONS = ("workload", "policy")
 # The way back for files that every start writes again.
-REMOVE = "remove the file: `tidegate up` writes it at each start"
+REMOVE = "remove the file, or start the run again: `tidegate up` writes it at each start"
 
 ValueT = TypeVar("ValueT")
 
@@ -108,7 +108,8 @@ def resumed_record(folder: Path, plan: RunPlan) -> RunRecord:
         ConfigError: the run file's broker port is taken.
     """
     check_accounting(folder)
-    old = read_record(folder)
+    # Without the passwords: this start replaces them, also where a crash of the machine left half of their file.
+    old = _stored_record(folder)
     name = old.run_file.get("run")
     if name != plan.file.run:
         raise StaleFolderError(
@@ -226,6 +227,10 @@ def read_record(folder: Path, *, user: str = OPERATOR) -> RunRecord:
     """
     if is_cluster(folder):
         return read_cluster(folder)
+    return _as_this_process(folder, _stored_record(folder), user)
+
+
+def _stored_record(folder: Path) -> RunRecord:
     record = _read(
         folder / RUN_JSON, RunRecord, fix="put the file back from a copy, or start in a new folder"
     )
@@ -236,7 +241,7 @@ def read_record(folder: Path, *, user: str = OPERATOR) -> RunRecord:
             f"{folder / RUN_JSON} has format {record.format} and this version reads {FORMAT}",
             fix="start a new run folder, or use the version that wrote it",
         )
-    return _as_this_process(folder, record, user)
+    return record
 
 
 def read_plan(folder: Path) -> tuple[RunRecord, RunPlan]:
@@ -279,13 +284,13 @@ def write_record(folder: Path, record: RunRecord) -> None:
     """Write ``run.json``, the services' credentials and the secret of tasks, readable by this account only.
 
     The file holds the secrets of calls and tasks, and no password of the broker; each service reads its own credential
-    from its own file.
+    from its own file. It is durable: no other file names the run's secrets and settings, and none is written twice.
     """
     write_credentials(folder / CREDENTIALS, derived_tokens(record.call_secret))
     if record.task_secret:
         replace_file(folder / TASK_SECRET, derived_task_secret(record.task_secret).encode(), mode=0o600)
     endpoint = msgspec.structs.replace(record.broker, user="", password="")
-    _write(folder / RUN_JSON, msgspec.structs.replace(record, broker=endpoint), mode=0o600)
+    _write(folder / RUN_JSON, msgspec.structs.replace(record, broker=endpoint), mode=0o600, durable=True)
 
 
 def write_passwords(folder: Path, passwords: Mapping[str, str]) -> None:
@@ -373,6 +378,7 @@ def _read(path: Path, kind: type[ValueT], *, fix: str) -> ValueT | None:
         raise CorruptionError(f"{path} cannot be read", why=f"it is damaged: {error}", fix=fix) from error
 
 
-def _write(path: Path, value: msgspec.Struct, *, mode: int) -> None:
+def _write(path: Path, value: msgspec.Struct, *, mode: int, durable: bool = False) -> None:
     """Indented, because users read these files too."""
-    replace_file(path, msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n", mode=mode)
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    replace_file(path, text, mode=mode, durable=durable)

@@ -24,6 +24,7 @@ from tidegate.core.records import Array
 from tidegate.core.staleness import Lineage
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.state import TrainingProgress
+from tidegate.runtime.files import sync_folder
 from tidegate.wire.clients.trajectory_store import ConsumedBatch
 
 FORMAT = 1
@@ -129,7 +130,7 @@ class CheckpointFolder:
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        _sync(self._directory)
+        sync_folder(self._directory)
         for old in self.paths()[: -self._keep]:
             shutil.rmtree(old)
         return path
@@ -280,7 +281,7 @@ def fork(path: Path, directory: Path, *, run: RunId) -> RunId:
     _write_synced(copy / STATE_FILE, data)
     entries = {**manifest, STATE_FILE: _FileEntry(size=len(data), digest=_digest(data))}
     _write_synced(copy / MANIFEST_FILE, msgspec.json.encode(entries))
-    _sync(copy)
+    sync_folder(copy)
     return state.run
 
 
@@ -340,7 +341,7 @@ def _write_files(directory: Path, files: dict[str, bytes]) -> None:
     manifest = {name: _FileEntry(size=len(data), digest=_digest(data)) for name, data in files.items()}
     for name, data in (*files.items(), (MANIFEST_FILE, msgspec.json.encode(manifest))):
         _write_synced(directory / name, data)
-    _sync(directory)
+    sync_folder(directory)
 
 
 def _digest(data: bytes) -> str:
@@ -359,11 +360,3 @@ def _write_synced(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

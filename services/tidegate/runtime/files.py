@@ -12,11 +12,11 @@ MODE_DEFAULT = 0o666
 LOOK_PERIOD_S = 1.0
 
 
-def replace_file(path: Path, data: bytes, *, mode: int = MODE_DEFAULT) -> None:
+def replace_file(path: Path, data: bytes, *, mode: int = MODE_DEFAULT, durable: bool = False) -> None:
     """Write ``path`` whole or not at all: a reader sees the previous file or the new one.
 
-    ``mode``: its permissions, less the umask. One writer for each path: the unfinished file has one name beside it. A
-    crash of the machine may lose both contents; the caller syncs what must survive one.
+    ``mode``: its permissions, less the umask. One writer for each path: the unfinished file has one name beside it.
+    ``durable``: it returns once the content survives a crash of the machine, which otherwise may lose both contents.
 
     Raises:
         OSError: the disk refused; the previous file stays.
@@ -25,7 +25,25 @@ def replace_file(path: Path, data: bytes, *, mode: int = MODE_DEFAULT) -> None:
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
         file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
     unfinished.replace(path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` survive a crash of the machine.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def change_mark(path: Path) -> tuple[int, int]:

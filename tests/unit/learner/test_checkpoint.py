@@ -162,7 +162,7 @@ def test_crash_at_any_moment_of_writing_leaves_the_checkpoint_before(
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint_module, "_write_synced", sync_or_crash)
-        patch.setattr(checkpoint_module, "_sync", skip)
+        patch.setattr(checkpoint_module, "sync_folder", skip)
         if num_calls < 4:
             with pytest.raises(CrashError):
                 folder.write(checkpoint(version(2)))

@@ -1,9 +1,12 @@
+import errno
 import os
+import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
-from tidegate.runtime.disk import FREE_BYTES_MIN, FREE_FILES_MIN, disk_problem
+from tidegate.runtime.disk import FREE_BYTES_MIN, FREE_FILES_MIN, disk_problem, is_read_only
 
 BLOCK_BYTES = 4096
 
@@ -35,7 +38,23 @@ def test_disk_without_space_or_files_is_a_problem(
     problem = disk_problem(tmp_path)
     assert problem.startswith(words)
     assert bool(problem) == bool(words)
+    assert not is_read_only(tmp_path)
 
 
 def test_disk_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
     assert "No such file" in disk_problem(tmp_path / "gone")
+    assert not is_read_only(tmp_path / "gone")
+
+
+@pytest.mark.parametrize(
+    ("number", "read_only"), [(errno.EROFS, True), (errno.ENOSPC, False), (errno.EMFILE, False)]
+)
+def test_disk_that_refuses_every_file_is_read_only(
+    number: int, read_only: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(**_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    assert is_read_only(tmp_path) == read_only
+    assert disk_problem(tmp_path).startswith("disk read-only: ") == read_only

@@ -38,3 +38,19 @@ def test_what_was_there_stays_when_the_new_one_cannot_be_written(tmp_path: Path)
     with pytest.raises(OSError, match=r"kept\.json\.new"):
         replace_file(path, b"after")
     assert path.read_bytes() == b"before"
+
+
+def test_durable_file_is_on_disk_before_its_name_and_its_name_before_the_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "record"
+    synced: list[tuple[str, bool]] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append((Path(os.readlink(f"/proc/self/fd/{descriptor}")).name, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    replace_file(path, b"once", durable=True)
+    assert synced == [("record.new", False), (tmp_path.name, True)]
+    replace_file(path, b"twice")
+    assert len(synced) == 2
