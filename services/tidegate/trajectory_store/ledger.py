@@ -36,7 +36,7 @@ from tidegate.trajectory_store.rows import (
     never_arrived,
     only_new,
 )
-from tidegate.trajectory_store.schema import open_for_writing, transaction
+from tidegate.trajectory_store.schema import durable_transaction, open_for_writing, transaction
 from tidegate.trajectory_store.state import BatchLease, LiveFrames, Location, Pool, Tally
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption, Dropped, Outcome
 
@@ -410,7 +410,7 @@ class Ledger:
         for known in (*inherited, lineage):
             tree = tree.add(known)
         folding.check_restorable(read_folded(self._db), lineage, tree)
-        with transaction(self._db):
+        with durable_transaction(self._db):
             restore.write_lineages(self._db, inherited, learner_id=learner_id, now_s=now_s)
             revived = restore.open_lineage(
                 self._db,

@@ -245,3 +245,17 @@ def test_store_with_lineages_of_its_own_learns_no_others(store: Store) -> None:
     with pytest.raises(UnknownVersionError, match="which no learner opened"):
         open_forked(store, ancestors=(PARENT,))
     assert list(store.ledger.tree.lineages) == [MAIN]
+
+
+def test_lineage_survives_a_power_cut_right_after_it_was_opened(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    statements: list[str] = []
+    store.ledger.connection.set_trace_callback(statements.append)
+    store.open_lineage(Lineage(name=MAIN), learner_id="learner-0", consumed=[], now_s=NOW_S)
+    accept(store, "t-1")
+    store.ledger.connection.set_trace_callback(None)
+    flushes = [each for each in statements if "synchronous" in each or each in ("BEGIN IMMEDIATE", "COMMIT")]
+    normal = "PRAGMA synchronous = 1"
+    lineage = ["PRAGMA synchronous", "PRAGMA synchronous = FULL", "BEGIN IMMEDIATE", "COMMIT", normal]
+    assert flushes == [*lineage, "BEGIN IMMEDIATE", "COMMIT"]
+    store.close()
