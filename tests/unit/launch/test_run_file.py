@@ -355,7 +355,7 @@ def test_replay_that_could_only_stand_still_is_refused_before_anything_starts(
         ("workload.reward.normalise=true", "normalise is set with trajectory_store.replay"),
         ("trajectory_store.replay={}", "set trajectory_store.replay.unit to transition"),
         ("policy.memory=gru", "policy.memory gru is set with policy.kind q_mlp"),
-        ("actor.engine=inference_env", "inference_env engine cannot run q_mlp"),
+        ("actor.engine=gradient_env", "gradient_env engine cannot run q_mlp"),
         ("learner.algorithm=actor_critic", "cannot train a policy of the kind q_mlp"),
     ],
 )
