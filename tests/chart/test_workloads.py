@@ -353,3 +353,12 @@ def test_disruption_budgets_hold_no_node_for_ever() -> None:
     assert all(each["unhealthyPodEvictionPolicy"] == "AlwaysAllow" for each in budgets.values())
     asked = render(values={"learner.pdb.enabled": True})
     assert named(asked, "PodDisruptionBudget", "t-learner")["spec"]["maxUnavailable"] == 0
+
+
+@pytest.mark.parametrize(("replicas", "path"), [(1, "/healthz"), (3, "/healthz?js-enabled-only=true")])
+def test_broker_of_one_server_is_restarted_when_a_stream_stores_nothing(replicas: int, path: str) -> None:
+    [pod] = [
+        pod for name, pod in pods(render(values={"nats.replicas": replicas})) if name == "StatefulSet/t-nats"
+    ]
+    [container] = [each for each in containers(pod) if "livenessProbe" in each]
+    assert container["livenessProbe"]["httpGet"] == {"path": path, "port": "monitor"}

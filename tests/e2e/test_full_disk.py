@@ -1,6 +1,5 @@
 """A disk that is full for a while: said on the screen and by `explain`, and the run trains again by itself."""
 
-import os
 import subprocess
 import sys
 import time
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import ROOT, Run
+from tests.support.disks import fill, mounted_small_disk
 
 pytestmark = [
     pytest.mark.e2e,
@@ -26,34 +26,8 @@ RECOVERY_TIMEOUT_S = 300.0
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of a few MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(place)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip(f"a small disk cannot be mounted (this needs root): {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", str(place)], check=True)
-
-
-def fill(ballast: Path) -> None:
-    """Take whatever space is left."""
-    try:
-        descriptor = os.open(ballast, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    except OSError:
-        return
-    try:
-        while os.write(descriptor, b"\0" * 65536) == 65536:
-            pass
-    except OSError:
-        return
-    finally:
-        os.close(descriptor)
+    with mounted_small_disk(tmp_path / "disk", size_mb=DISK_MB) as place:
+        yield place
 
 
 def test_run_trains_again_by_itself_once_a_full_disk_has_space(

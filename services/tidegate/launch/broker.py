@@ -26,6 +26,10 @@ READY_POLL_S = 0.03
 # small disk, refuses to create streams that would never fill.
 FILE_STORE_BYTES_MAX = 8 << 30
 MEMORY_STORE_BYTES_MAX = 64 << 20
+HEALTH_TIMEOUT_S = 1.0
+HEALTH_BYTES_MAX = 1 << 16
+# How nats-server's health report words a stream that failed to write a message and stores none until a restart.
+WRITE_ERROR = b"write error"
 # Read by every program in Go.
 CORES_VARIABLE = "GOMAXPROCS"
 
@@ -69,16 +73,20 @@ def find_server() -> Path:
     return Path(found)
 
 
-def write_config(path: Path, port: int, *, passwords: Mapping[str, str], run_id: str, store: Path) -> Path:
+def write_config(
+    path: Path, port: int, *, passwords: Mapping[str, str], run_id: str, store: Path, monitor_port: int
+) -> Path:
     """Write the server's configuration, readable by this account only, and return its path.
 
     ``passwords``: of each user, whose permissions are those of ``wire.permissions`` in the run ``run_id``.
+    ``monitor_port`` serves the server's health and statistics, on loopback and without a password.
     """
     users = [_user(name, allowed.of_run(run_id), passwords[name]) for name, allowed in permissions().items()]
     text = f"""\
 # Rewritten by every `tidegate up` of this folder.
 server_name: {json.dumps(run_id)}
 listen: "{LOOPBACK}:{port}"
+http: "{LOOPBACK}:{monitor_port}"
 max_payload: {BROKER_PAYLOAD_BYTES_MAX}
 authorization {{ users: {json.dumps(users, indent=1)} }}
 jetstream {{
@@ -139,3 +147,23 @@ async def _greets(port: int) -> bool:
         return False
     finally:
         writer.close()
+
+
+async def has_write_error(monitor_port: int) -> bool:
+    """Whether a stream failed to write a message, after which it stores none until the server is restarted.
+
+    So nats-server 2.15 reacts to a full disk, also once there is space again. False while the server does not answer.
+    """
+    try:
+        async with asyncio.timeout(HEALTH_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(LOOPBACK, monitor_port)
+            try:
+                writer.write(b"GET /healthz?details=true HTTP/1.0\r\n\r\n")
+                report = b""
+                while len(report) < HEALTH_BYTES_MAX and (part := await reader.read(HEALTH_BYTES_MAX)):
+                    report += part
+                return WRITE_ERROR in report
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False

@@ -41,12 +41,15 @@ from tidegate.launch.streams import connect_and_create_streams
 from tidegate.launch.supervisor import Supervisor
 from tidegate.runtime.described_environment import write_description
 from tidegate.runtime.disk import disk_problem, is_read_only
+from tidegate.runtime.ports import pick_ports
 from tidegate.wire.permissions import BOOTSTRAP, OPERATOR, SUPERVISOR, user_of
 from tidegate.wire.stats import ServiceStats
 
 # Processes that run no service of their own; they are ready without reporting it.
 HELPERS = (BROKER, *PRELOADED)
 BROKER_GRACE_S = 10.0
+# Between two restarts of a broker whose streams store nothing: a disk that fails again must not stop it for good.
+BROKER_REPAIR_PERIOD_S = 10.0
 # Walking the page tables of a large process takes milliseconds, so memory is sampled less often than CPU time, with
 # growing periods (memory grows early), and once more at the end, because a run may be shorter than the first period.
 MEMORY_PERIOD_S, MEMORY_PERIOD_S_MAX = 5.0, 60.0
@@ -60,6 +63,8 @@ class Platform:
         self._target = target
         self.folder = folder
         self._passwords = nats.new_passwords()
+        [self._monitor_port] = pick_ports(1, taken=record.ports)
+        self._broker_repaired_s = float("-inf")
         # The supervisor's own connection reads statistics and events.
         self.record = as_user(record, OPERATOR, self._passwords)
         self.plan = plan
@@ -126,6 +131,7 @@ class Platform:
             passwords=self._passwords,
             run_id=self.record.run_id,
             store=self.folder.resolve() / "nats",
+            monitor_port=self._monitor_port,
         )
         for name in fork_servers(self.plan):
             self._supervisor.start(fork_server_process(self.plan, self.folder, name))
@@ -236,6 +242,17 @@ class Platform:
                 memory_mb = usage.pss_mb(pid)
                 self._memory_mb[name] = memory_mb
                 self.memory_peak_mb[name] = max(memory_mb, self.memory_peak_mb.get(name, 0.0))
+
+    async def repair_broker(self, *, now_s: float) -> None:
+        """Restart the broker when the disk has space again and a stream that found none still stores nothing.
+
+        A kill loses nothing: what the broker acknowledged is in its files.
+        """
+        if now_s - self._broker_repaired_s < BROKER_REPAIR_PERIOD_S or self.disk_problem():
+            return
+        if await nats.has_write_error(self._monitor_port):
+            self._broker_repaired_s = now_s
+            self._supervisor.kill(BROKER)
 
     def rewrite_processes(self) -> None:
         """Write ``processes.json`` again if the disk refused the newest one."""

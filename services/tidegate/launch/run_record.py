@@ -31,3 +31,9 @@ class RunRecord(msgspec.Struct, frozen=True):
     forked_from: str = ""
     task_secret: str = ""
     stream_copies: int = 1
+
+    @property
+    def ports(self) -> frozenset[int]:
+        """Of the broker and the services."""
+        services = (address for each in self.addresses.values() for address in each)
+        return frozenset((self.broker.port, *(int(address.rpartition(":")[2]) for address in services)))

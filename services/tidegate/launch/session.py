@@ -211,6 +211,7 @@ class _RunLoop:
                 statistics = self._platform.statistics(now_s=now_s)
                 self._board.put(statistics)
                 await watch.publish(statistics)
+                await self._platform.repair_broker(now_s=now_s)
             if now_s - tidied_s >= HOUSEKEEPING_PERIOD_S:
                 tidied_s = now_s
                 self._platform.tidy()

@@ -155,6 +155,10 @@ class Supervisor:
             await asyncio.wait(monitors, timeout=KILL_WAIT_S)
         self._on_change()
 
+    def kill(self, name: str) -> None:
+        """SIGKILL to one process and its group; it is restarted."""
+        _kill(self._children[name])
+
     def kill_all(self) -> None:
         """SIGKILL to every process group, now."""
         for child in self._children.values():

@@ -51,7 +51,12 @@ class Server:
 async def empty_server(tmp_path: Path) -> AsyncIterator[Server]:
     port, passwords = free_port(), new_passwords()
     config = write_config(
-        tmp_path / "nats.conf", port, passwords=passwords, run_id=RUN, store=tmp_path / "nats"
+        tmp_path / "nats.conf",
+        port,
+        passwords=passwords,
+        run_id=RUN,
+        store=tmp_path / "nats",
+        monitor_port=free_port(),
     )
     with (tmp_path / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
