@@ -23,6 +23,7 @@ from tidegate.launch.supervisor import Supervisor
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.call_credentials import FixedToken, derive_token
 from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.ports import pick_ports
 from tidegate.runtime.rpc import open_channel
 from tidegate.wire.call_permissions import Role
 from tidegate.wire.clients.lifecycle import LifecycleClient
@@ -106,12 +107,14 @@ def _write_folder(folder: Path, record: RunRecord, passwords: Mapping[str, str])
     folder.mkdir(parents=True)
     write_record(folder, record)
     write_passwords(folder, passwords)
+    [monitor_port] = pick_ports(1, taken=record.ports)
     return nats.write_config(
         folder / "nats-server.conf",
         record.broker.port,
         passwords=passwords,
         run_id=record.run_id,
         store=folder.resolve() / "nats",
+        monitor_port=monitor_port,
     )
 
 
