@@ -1,5 +1,6 @@
 """Properties of every text task: splits, reference solutions, wrong answers, and the alphabet of the small models."""
 
+import functools
 import hashlib
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from tidegate.core.errors import NotFoundError
 from tidegate.environment.conversations.registry import CONVERSATIONS
-from tidegate.environment.tasks.port import SPLITS, Demonstration, dataset_rows
+from tidegate.environment.tasks.port import SPLITS, Demonstration, Problem, dataset_rows
 from tidegate.environment.tasks.registry import TASKS, get_task
 from tidegate.environment.tasks.splits import is_held_out
 from tidegate.models.char_tokenizer import encode_completion, encode_prompt
@@ -26,6 +27,12 @@ for split in ("train", "heldout"):
     ids = [problem.prompt_id for problem in get_task(sys.argv[1]).problems(split, seed=3)]
     print(hashlib.sha256(repr(ids).encode()).hexdigest())
 """
+
+
+@functools.cache
+def train_problems(name: str) -> list[Problem]:
+    """Drawn once, as it takes a second of CPU time."""
+    return list(TASKS[name].problems("train", seed=0))
 
 
 @pytest.mark.parametrize("name", sorted(TASKS))
@@ -78,7 +85,7 @@ def test_reference_solutions_score_one_and_are_never_held_out(name: str) -> None
 @given(text=st.text(max_size=60), index=st.integers(0, 200))
 def test_any_text_has_a_score_between_zero_and_one(name: str, text: str, index: int) -> None:
     task = TASKS[name]
-    score = task.score(_TRAIN[name][index], text)
+    score = task.score(train_problems(name)[index], text)
     assert 0.0 <= score.reward <= 1.0
     assert (score.reward == 1.0) == (score.components["exact"] == 1.0) == (score.log == "solved")
 
@@ -88,7 +95,7 @@ def test_any_text_has_a_score_between_zero_and_one(name: str, text: str, index: 
     index=st.integers(0, 200), position=st.integers(0, 400), character=st.sampled_from("0123456789;= +-x\n")
 )
 def test_answer_with_a_slip_is_never_worth_one(name: str, index: int, position: int, character: str) -> None:
-    problem = _TRAIN[name][index]
+    problem = train_problems(name)[index]
     place = position % (len(problem.answer) + 1)
     for slipped in (
         problem.answer[:place] + character + problem.answer[place:],
@@ -119,9 +126,6 @@ def test_demonstrations_of_one_turn_are_written_as_before() -> None:
 def test_unknown_task_is_refused_with_the_known_ones() -> None:
     with pytest.raises(NotFoundError, match=r"'chess'.*arithmetic"):
         get_task("chess")
-
-
-_TRAIN = {name: TASKS[name].problems("train", seed=0) for name in SINGLE_TURN}
 
 
 def test_a_run_may_keep_to_some_of_a_tasks_bins() -> None:

@@ -1,5 +1,7 @@
 """Properties of every conversation: references that win, replays that repeat, episodes that end, texts that score."""
 
+import functools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -38,9 +40,12 @@ class FakeSandbox:
 
 
 TOOLS = Tools(sandbox=FakeSandbox)
-PROBLEMS: dict[str, list[Problem]] = {
-    name: list(task.problems("train", seed=0)[:200]) for name, task in CONVERSATIONS.items()
-}
+
+
+@functools.cache
+def problems_of(name: str) -> list[Problem]:
+    """The first problems of a conversation; drawing them takes a second of CPU time."""
+    return list(CONVERSATIONS[name].problems("train", seed=0)[:200])
 
 
 def played(conversation: Conversation, texts: list[str]) -> list[ConversationTurn]:
@@ -105,7 +110,7 @@ def is_won(turns: list[ConversationTurn], replies: list[str]) -> bool:
 def test_any_texts_end_an_episode_and_the_same_texts_end_it_the_same(
     name: str, index: int, texts: list[str], seed: int
 ) -> None:
-    task, problem = CONVERSATIONS[name], PROBLEMS[name][index]
+    task, problem = CONVERSATIONS[name], problems_of(name)[index]
     tools = Tools(
         conditions=Conditions(latency=parse_distribution("lognormal:1:2"), error_share=0.3),
         sandbox=FakeSandbox,
@@ -123,14 +128,14 @@ def test_any_texts_end_an_episode_and_the_same_texts_end_it_the_same(
 @pytest.mark.parametrize("name", sorted(CONVERSATIONS))
 @given(index=st.integers(0, 199), completion=st.text(max_size=20))
 def test_single_completion_scores_as_an_episode_of_one_turn(name: str, index: int, completion: str) -> None:
-    score = CONVERSATIONS[name].score(PROBLEMS[name][index], completion)
+    score = CONVERSATIONS[name].score(problems_of(name)[index], completion)
     assert 0.0 <= score.reward <= 1.0
     assert (score.reward == 1.0) == (score.components["exact"] == 1.0)
 
 
 @pytest.mark.parametrize("name", sorted(CONVERSATIONS))
 def test_opening_is_the_prompt_of_the_dataset(name: str) -> None:
-    for problem in PROBLEMS[name][:20]:
+    for problem in problems_of(name)[:20]:
         assert CONVERSATIONS[name].begin(problem, seed=5, tools=TOOLS).opening == problem.prompt
 
 
