@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-all install install-dev lint format types contracts generate drift chart k8s vllm trl \
+.PHONY: help run check test test-all install install-dev lint format types types-changed contracts generate drift chart k8s vllm trl \
   observability pytest pytest-quick pytest-parallel pytest-platforms pytest-all e2e images sim bench lock clean
 # tools/run_steps.py runs at the same time what may; everything else shares .venv and one terminal.
 .NOTPARALLEL:
@@ -35,7 +35,7 @@ run: install ## train: installs, starts every service, ends with a summary (RUN=
 	@$(BIN)/tidegate up $(RUN) $(ARGS)
 
 check: install-dev ## a quick answer, in 2 minutes on two cores: lint, contracts, types, unit and structure tests
-	@$(BIN)/python tools/run_steps.py types pytest-quick contracts lint
+	@$(BIN)/python tools/run_steps.py types-changed pytest-quick contracts lint
 
 test: install-dev ## what CI runs, in 12 minutes on two cores: check in full, drift, simulation, integration, e2e tests
 	@$(BIN)/python tools/run_steps.py --stream pytest-parallel pytest-platforms pytest-parallel types contracts lint drift
@@ -67,6 +67,10 @@ format: install-dev ## rewrite the sources as ruff would have them
 types: install-dev ## pyright, strict
 	$(STEP) "types: pyright, strict"
 	@$(BIN)/pyright
+
+types-changed: install-dev
+	$(STEP) "types: pyright, strict, on what changed since it passed"
+	@$(BIN)/python tools/check_types.py
 
 contracts: install-dev ## the layers of the packages, as import contracts
 	$(STEP) "contracts: lint-imports"

@@ -253,6 +253,7 @@ def test_evaluation_is_refused() -> None:
         segment_engine(EngineControl()).complete(["1+1="], Sampler())
 
 
+@pytest.mark.slow
 def test_segments_are_generated_without_torch_or_grpc_in_the_engine() -> None:
     program = (
         "import sys\n"

@@ -100,6 +100,7 @@ def test_loss_equals_its_slow_twin(
     assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("proximal", ["forward", "interpolated"])
 @pytest.mark.parametrize("name", NAMES)
 def test_gradient_equals_finite_differences_of_the_slow_twin(name: ObjectiveName, proximal: str) -> None:

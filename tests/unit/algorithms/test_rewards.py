@@ -79,6 +79,7 @@ def test_statistics_of_many_batches_are_those_of_all_their_returns() -> None:
     assert float(statistics.deviation()) == pytest.approx(float(expected), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_short_segments_show_the_deviation_of_endless_episodes() -> None:
     """Rewards of deviation 1 for ever: returns have 1 / sqrt(1 - γ²), far more than one segment shows from zero."""
     rng = np.random.default_rng(0)

@@ -73,6 +73,7 @@ def test_account_of_an_ended_program_holds_its_children(tmp_path: Path) -> None:
         assert program.moment().cpu_s >= BURN_S
 
 
+@pytest.mark.slow
 def test_orphan_is_counted_while_it_lives_and_ended_with_the_program(tmp_path: Path) -> None:
     with run_program(ORPHAN, tmp_path) as program:
         deadline_s = time.monotonic() + 60

@@ -86,6 +86,7 @@ def test_error_is_told_in_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == "tidegate: Nobody answers?\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["tidegate.cli.app", "tidegate.cli.up.command", "tidegate.launch.serve"])
 def test_what_supervises_loads_nothing_that_computes_or_draws(module: str) -> None:
     program = (

@@ -146,6 +146,7 @@ def test_authority_that_lost_its_certificate_or_key_is_another(authority: Issued
     assert is_key_of(made["tls.key"], made["tls.crt"])
 
 
+@pytest.mark.slow
 def test_renewal_issues_what_is_due_and_keeps_the_rest(authority: Issued, issued: Issued) -> None:
     present = {"tls.crt": issued.certificate, "tls.key": issued.key, "ca.crt": authority.certificate}
 
@@ -161,6 +162,7 @@ def test_renewal_issues_what_is_due_and_keeps_the_rest(authority: Issued, issued
     assert due({**present, "ca.crt": "earlier"}, request(), day=1) == {"ca.crt"}
 
 
+@pytest.mark.slow
 async def test_second_job_changes_nothing_and_a_later_one_renews() -> None:
     secrets = Secrets()
     asked = [

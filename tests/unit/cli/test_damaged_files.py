@@ -59,6 +59,7 @@ def test_damaged_page_of_the_ledger_is_no_verdict_on_the_accounting(
     assert "cannot be read" in error
 
 
+@pytest.mark.slow
 def test_report_of_a_damaged_run_is_a_sentence_or_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +79,7 @@ def test_status_of_a_run_with_a_truncated_summary_is_a_sentence(
     assert "summary.json cannot be read" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not FULL.exists(), reason="the system has no /dev/full")
 def test_command_on_a_full_disk_is_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_accounting(tmp_path)
@@ -104,6 +106,7 @@ def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_command_on_a_run_with_any_damaged_file_is_an_answer_or_a_sentence(

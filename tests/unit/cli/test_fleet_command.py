@@ -50,6 +50,7 @@ def test_table_of_a_fleet_says_what_it_took(capsys: pytest.CaptureFixture[str]) 
     assert "events" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_sweep_writes_its_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "sweep.html"
     arguments = ["sim", "--sweep", "actors=2..4", "--rollout", "exp:0.040", "--horizon", "1"]
@@ -63,11 +64,13 @@ def test_chaos_run_reports_that_every_invariant_held(capsys: pytest.CaptureFixtu
     assert "every guarantee held" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_many_chaos_runs_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["sim", "--chaos", "--seeds", "0..3", "--ticks", "300"]) == 0
     assert "4 chaos runs" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_violation_is_an_exit_code_and_a_line_to_replay(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

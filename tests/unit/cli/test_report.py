@@ -26,6 +26,7 @@ class Page(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
 
+@pytest.mark.slow
 def test_report_asks_nothing_of_any_server(tmp_path: Path) -> None:
     write_accounting(tmp_path)
     text = write_report(tmp_path).read_text(encoding="utf-8")
@@ -38,6 +39,7 @@ def test_report_asks_nothing_of_any_server(tmp_path: Path) -> None:
     assert all(link is not None and link.startswith("#") for link in links)
 
 
+@pytest.mark.slow
 def test_ids_of_all_drawings_are_distinct(tmp_path: Path) -> None:
     write_accounting(tmp_path)
     page = Page(write_report(tmp_path).read_text(encoding="utf-8"))
@@ -46,6 +48,7 @@ def test_ids_of_all_drawings_are_distinct(tmp_path: Path) -> None:
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 def test_report_shows_the_books_and_every_plot_it_has_data_for(tmp_path: Path) -> None:
     write_accounting(tmp_path)
     write_samples(tmp_path)
@@ -55,6 +58,7 @@ def test_report_shows_the_books_and_every_plot_it_has_data_for(tmp_path: Path) -
     assert "retired" in text
 
 
+@pytest.mark.slow
 def test_evaluated_return_is_drawn_beside_the_return_while_exploring(tmp_path: Path) -> None:
     write_accounting(tmp_path)
     assert "evaluation_return" not in write_report(tmp_path).read_text(encoding="utf-8")
@@ -94,6 +98,7 @@ def test_flow_counts_where_trajectories_stood(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_colours_are_left_to_the_page() -> None:
     points = [(0.0, 1.0), (1.0, 2.0)]
     for svg in (

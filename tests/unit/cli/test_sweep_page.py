@@ -1,5 +1,7 @@
 from html.parser import HTMLParser
 
+import pytest
+
 from tidegate.cli.sim.fleet import plan_of
 from tidegate.cli.sim.options import FleetOptions
 from tidegate.cli.sim.sweep_page import render_sweep
@@ -8,6 +10,7 @@ from tidegate.fleet.report import Mode
 from tidegate.fleet.sweep import parse_axis, run_sweep, with_setting
 
 
+@pytest.mark.slow
 def test_page_is_whole_and_fetches_nothing() -> None:
     plan, axis = plan_of(FleetOptions(), seed=0), parse_axis("actors=2..8")
 

@@ -21,6 +21,7 @@ def test_every_index_comes_once(size: int, key: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_orders_of_a_small_set_all_occur() -> None:
     orders = Counter(
         tuple(permuted_index(position, size=4, key=str(key)) for position in range(4)) for key in range(2400)
@@ -67,6 +68,7 @@ def test_seed_decides_the_order() -> None:
     assert orders[0] == orders[1] != orders[2]
 
 
+@pytest.mark.slow
 def test_bins_with_most_to_learn_are_drawn_most() -> None:
     curriculum = Curriculum(["hopeless", "half", "mastered"], seed=3, strategy="learnable")
     state = CurriculumState(

@@ -71,6 +71,7 @@ def test_invalid_distribution_is_refused_with_the_valid_forms(text: str) -> None
         parse_distribution(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("distribution", SPREAD)
 def test_mean_is_the_integral_of_the_quantiles(distribution: Distribution) -> None:
     num = 200_000

@@ -89,6 +89,7 @@ def test_bin_whose_work_is_dropped_shows() -> None:
     assert most_lost(Mix(decided=decided, trained=decided)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("num_bins", "num_decided", "kept"), [(2, 400, 0.5), (8, 400, 0.5), (32, 1600, 0.3)])
 def test_drops_that_hit_all_bins_alike_diverge_by_the_bias_and_by_nothing_after_it(
     num_bins: int, num_decided: int, kept: float

@@ -1,5 +1,6 @@
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,6 +114,7 @@ def test_without_a_period_nothing_ever_pauses() -> None:
         assert not harness.tick(config=HardSyncConfig()).pauses
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_it_never_pauses_longer_than_its_timeout(data: st.DataObject) -> None:
     harness = SyncHarness()

@@ -40,6 +40,7 @@ def test_each_point_of_a_curve_is_estimated_by_itself() -> None:
     assert interquartile_mean(scores_RX).tolist() == [1.0, 20.0]
 
 
+@pytest.mark.slow
 def test_interval_covers_the_true_value_about_as_often_as_it_says() -> None:
     """Of normal scores, whose interquartile mean is their mean; few runs make the bootstrap a little too narrow."""
     rng = np.random.default_rng(3)

@@ -179,6 +179,7 @@ def run_schedule(seed: int) -> int:
     return buffer.inserted + buffer.sampled
 
 
+@pytest.mark.slow
 def test_pace_is_never_exceeded_and_never_stuck_in_random_schedules() -> None:
     happened = [run_schedule(seed) for seed in range(SCHEDULES)]
     # Most settings are accepted, and in each of those something happens.

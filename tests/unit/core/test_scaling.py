@@ -108,6 +108,7 @@ class World:
         return sum(a != b for a, b in itertools.pairwise(signs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wanted", [1.0, 2.0, 3.5, 8.0, 17.0, 30.0])
 @pytest.mark.parametrize("start", [1, 6, 32])
 def test_scaling_converges_to_the_number_that_keeps_both_sides_busy(wanted: float, start: int) -> None:
@@ -120,6 +121,7 @@ def test_scaling_converges_to_the_number_that_keeps_both_sides_busy(wanted: floa
     assert world.turns() == 0, "no reversal"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_noise_causes_no_oscillation(seed: int) -> None:
     world = World(CONFIG, replicas=1 + 31 * (seed % 2), seed=seed, noise=0.15)
@@ -129,6 +131,7 @@ def test_noise_causes_no_oscillation(seed: int) -> None:
     assert 0.85 * wanted <= history[-1] <= 1.4 * wanted + 1.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_it_follows_a_demand_that_changes_with_one_turn_a_change(seed: int) -> None:
     levels = [4.0, 20.0, 6.0, 12.0]

@@ -26,6 +26,7 @@ def test_page_has_a_row_for_every_task(text: str) -> None:
     assert not unknown, f"docs/environments.md has rows for no registered task: {sorted(unknown)}"
 
 
+@pytest.mark.slow
 def test_bins_of_the_page_are_those_of_the_tasks(text: str) -> None:
     for name, task in TASKS.items():
         bins = {problem.bin for problem in task.problems("train", seed=0)}

@@ -51,6 +51,7 @@ def test_seed_changes_the_order_and_never_the_split(name: str) -> None:
         assert set(first) == set(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_split_and_order_are_the_same_in_every_process(name: str) -> None:
     other = subprocess.run(

@@ -49,6 +49,7 @@ def test_invalid_axis_is_refused(text: str) -> None:
         parse_axis(text)
 
 
+@pytest.mark.slow
 def test_more_actors_than_a_synchronous_batch_stop_helping() -> None:
     found = sweep("actors=2..32", batch_size=8)
     assert found.sync_stops_helping_at == 8

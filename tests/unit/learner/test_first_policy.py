@@ -66,6 +66,7 @@ def test_warmup_is_made_once_and_then_taken_from_the_cache(settings: Settings, c
     assert same(made, again)
 
 
+@pytest.mark.slow
 def test_changed_data_seed_or_settings_make_a_new_warmup(settings: Settings, config: LearnerConfig) -> None:
     warmed(settings, config)
     reseeded = msgspec.structs.replace(settings, seed=settings.seed + 1)
@@ -79,6 +80,7 @@ def test_changed_data_seed_or_settings_make_a_new_warmup(settings: Settings, con
     assert warmed(settings, config)[1] > 0
 
 
+@pytest.mark.slow
 def test_corrupt_cache_is_recomputed(settings: Settings, config: LearnerConfig) -> None:
     made, _ = warmed(settings, config)
     (path,) = Path(config.cache_dir).iterdir()

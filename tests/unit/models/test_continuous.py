@@ -121,6 +121,7 @@ def test_a_text_that_was_interrupted_goes_on_as_it_would_have(written: int) -> N
     np.testing.assert_allclose(resumed.logprobs, whole.logprobs[written:], atol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_samples_follow_the_policys_probabilities() -> None:
     model = make_model(3)
     num_samples = 20_000

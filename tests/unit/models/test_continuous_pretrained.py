@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
 from tests.unit.models.tiny_llama import VOCABULARY, make_folder, open_model
@@ -10,6 +11,7 @@ from tidegate.models.completion_batch import completion_logprobs, pack_completio
 from tidegate.models.continuous import ContinuousBatch, GenerationRow
 
 
+@pytest.mark.slow
 def test_ragged_rows_over_a_swap_have_the_logprobs_of_their_versions(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "model", tied=True)
     old = open_model(folder, lora_rank=4)

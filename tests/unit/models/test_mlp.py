@@ -206,6 +206,7 @@ def test_a_policy_of_text_is_refused_with_the_kinds_for_segments() -> None:
     assert "mlp" in POLICIES
 
 
+@pytest.mark.slow
 def test_an_actor_acts_without_loading_torch() -> None:
     program = (
         "import sys, numpy as np\n"

@@ -37,6 +37,7 @@ def test_weights_in_a_pickle_are_not_even_looked_at(tmp_path: Path) -> None:
         load(folder)
 
 
+@pytest.mark.slow
 def test_a_folder_of_another_kind_of_model_is_refused(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, tied=True)
     (folder / "config.json").write_text('{"model_type": "t5"}')

@@ -196,6 +196,7 @@ def test_fresh_statistics_of_numbers_beside_images_are_not_trained() -> None:
     assert updated["normaliser.count"] == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
 def test_an_actor_steps_without_loading_torch(kind: str) -> None:
     space = "(3,), 'float32', (-1.0,), (1.0,)" if kind == "mlp" else "(2, 36, 36), 'uint8', (0.0,), (255.0,)"

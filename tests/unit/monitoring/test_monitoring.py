@@ -58,6 +58,7 @@ def test_every_metric_says_what_it_is(name: str) -> None:
     assert bool(instrument.bounds) == (instrument.kind == "histogram")
 
 
+@pytest.mark.slow
 def test_every_rule_uses_names_that_exist() -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     for rule in rules():

@@ -3,6 +3,7 @@
 import sys
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from tests.support.examples import num_examples
@@ -14,6 +15,7 @@ ADDED = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=num_examples(200), deadline=None)
 @given(ADDED)
 def test_set_holds_exactly_what_was_added_and_its_changes_make_the_same_table(

@@ -374,6 +374,7 @@ class Pair:
             assert verify(store.ledger_path).findings == []
 
 
+@pytest.mark.slow
 @settings(max_examples=num_examples(25), deadline=None)
 @given(seed=st.integers(0, 2**32), length=st.integers(10, 40))
 def test_same_history_with_folding_has_the_same_totals_refusals_and_verdict(
@@ -394,6 +395,7 @@ def test_same_history_with_folding_has_the_same_totals_refusals_and_verdict(
     shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_file_stays_flat_over_many_folds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "BATCHES_KEPT", 5)
     config = msgspec.structs.replace(FOLDS, rows_kept_max=200, outcomes_max=1000)

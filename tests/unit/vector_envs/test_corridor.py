@@ -59,6 +59,7 @@ def test_it_is_registered_with_thirty_steps() -> None:
     assert ends == [False] * 29 + [True]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "lowest", "highest"), [("gru", 0.95, 1.0), ("none", 0.3, 0.7)])
 def test_a_short_corridor_is_solved_with_memory_alone(
     memory: Literal["gru", "none"], lowest: float, highest: float

@@ -80,6 +80,7 @@ def test_run_that_reached_its_target_keeps_its_last_score_on_the_grid(tmp_path: 
     assert short.score_at("env_steps", points)[-1] == 475.0
 
 
+@pytest.mark.slow
 def test_rows_hold_medians_to_the_end_and_the_interval_of_the_last_score(tmp_path: Path) -> None:
     runs = [
         ("fast", write_ended_run(tmp_path / "fast-1", returns=[1.0, 480.0])),
@@ -98,6 +99,7 @@ def test_rows_hold_medians_to_the_end_and_the_interval_of_the_last_score(tmp_pat
         assert cell in page
 
 
+@pytest.mark.slow
 def test_runs_that_ended_are_not_trained_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in (1, 2):
         write_ended_run(tmp_path / "cartpole" / f"seed-{seed}", returns=[1.0, 475.0])

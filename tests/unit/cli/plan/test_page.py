@@ -94,6 +94,7 @@ def test_formulas_of_the_page_are_the_planners(model: Path) -> None:
     assert differences(model, cases) == [None] * len(QUESTIONS)
 
 
+@pytest.mark.slow
 def test_formulas_agree_on_drawn_configurations(model: Path) -> None:
     rng = random.Random(15)
     drawn = [drawn_question(rng) for _ in range(300)]
@@ -150,6 +151,7 @@ def test_comparison_of_the_page_sees_a_wrong_number(model: Path) -> None:
     assert differences(model, [case]) == [".loop.num_actors"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("durations", "sliders"),
     [

@@ -126,6 +126,7 @@ def test_seed_decides_the_episodes(tmp_path: Path, capsys: pytest.CaptureFixture
     assert answers[0] == answers[1] != answers[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".mp4", ".gif"])
 def test_video_holds_a_picture_of_each_step(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], suffix: str

@@ -53,6 +53,7 @@ def test_unreachable_target_is_reported_as_not_reached() -> None:
     assert found == rebalance(FORTY, prices=PRICES)
 
 
+@pytest.mark.slow
 @settings(max_examples=num_examples(60), deadline=None)
 @given(
     num_actors=st.integers(1, 30),

@@ -83,6 +83,7 @@ def test_injected_failures_and_waits_are_those_of_the_seed() -> None:
     assert score.components["steps"] == 0.0, "a failed call gives no information"
 
 
+@pytest.mark.slow
 def test_every_problem_can_be_worked_out_by_calls_that_the_tool_answers() -> None:
     for problem in Calculator().problems("heldout", seed=0)[:400]:
         *calls, answer = reference_turns(problem)

@@ -62,6 +62,7 @@ def test_table_has_every_conversation_among_the_tasks() -> None:
     assert all(TASKS[name] is task for name, task in CONVERSATIONS.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(CONVERSATIONS))
 def test_demonstrations_are_episodes_that_win(name: str) -> None:
     task = CONVERSATIONS[name]

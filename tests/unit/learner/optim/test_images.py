@@ -96,6 +96,7 @@ def decisive(params: dict[str, Array], factor: float) -> dict[str, Array]:
     return params | {"policy.weight": factor * params["policy.weight"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "memory", "factor"),
     [("nature", "none", 1000.0), ("impala", "none", 60.0), ("nature", "lstm", 400.0)],
@@ -116,6 +117,7 @@ def test_learner_agrees_with_actors_on_fresh_data(
     assert metrics["ess"] > 1.0 - 100.0 * limit
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", ["none", "gru"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_update_changes_every_parameter_and_keeps_them_float32(precision: Precision, memory: str) -> None:

@@ -164,6 +164,7 @@ def corridor() -> dict[str, Array]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rescale", [False, True])
 def test_values_converge_to_the_discounted_returns_of_the_best_policy(*, rescale: bool) -> None:
     description = EnvironmentDescription(
@@ -237,6 +238,7 @@ def test_statistics_of_observations_are_updated_after_the_step() -> None:
     np.testing.assert_allclose(trainer.policy()[name], observations.mean(axis=0), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_images_are_trained_by_convolutions() -> None:
     description = EnvironmentDescription(
         "Made-v0", BoxSpace((2, 36, 36), "uint8", (0.0,), (255.0,)), DiscreteSpace(2)
@@ -256,6 +258,7 @@ def test_images_are_trained_by_convolutions() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
+@pytest.mark.slow
 @given(count=st.integers(2, 4), num_units=st.integers(3, 9), seed=st.integers(0, 50), weighted=st.booleans())
 @settings(max_examples=4)
 def test_ranks_update_a_q_network_as_one_does(count: int, num_units: int, seed: int, weighted: bool) -> None:

@@ -155,6 +155,7 @@ def test_priorities_and_loss_are_those_of_a_walk_over_every_step(*, rescale: boo
         assert metrics["loss"] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**31))
 @settings(max_examples=20)
 def test_values_are_computed_after_the_burn_in_and_up_to_the_row_after_the_end(seed: int) -> None:
@@ -219,6 +220,7 @@ def test_burn_in_brings_a_stale_state_up_to_date() -> None:
     assert first_errors[2] < 0.5 * first_errors[1]
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**31))
 @settings(max_examples=20)
 def test_nothing_past_an_end_and_no_reward_of_the_burn_in_changes_an_update(seed: int) -> None:
@@ -271,6 +273,7 @@ def test_a_restored_trainer_makes_the_same_updates() -> None:
         other.restore({"unknown": np.zeros(1, np.float32)}, TrainerState(tensors={}, values={}))
 
 
+@pytest.mark.slow
 @settings(max_examples=5)
 @given(count=st.integers(2, 4), num_units=st.integers(1, 9), weighted=st.booleans())
 def test_ranks_make_the_updates_of_one(count: int, num_units: int, weighted: bool) -> None:

@@ -276,6 +276,7 @@ def test_pack_and_unpack_keep_the_batch() -> None:
     assert not changed(copied(alone), copied(shared))
 
 
+@pytest.mark.slow
 def test_policy_learns_the_best_action_and_keeps_the_entropy_it_is_asked_for() -> None:
     """Episodes of one step whose reward is best at (0.5, -0.5), from actions drawn at random."""
     policy = network(hidden=(32, 32))

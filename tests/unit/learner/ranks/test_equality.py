@@ -161,6 +161,7 @@ def check_equal(
         assert many == pytest.approx(one, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["vtrace", "ppo", "none"])
 @given(count=COUNTS, num_segments=st.integers(1, 4), seed=st.integers(0, 50), weighted=st.booleans())
 @settings(max_examples=8)
@@ -178,6 +179,7 @@ def test_ranks_update_an_actor_critic_as_one_does(
     )
 
 
+@pytest.mark.slow
 @given(count=COUNTS, num_units=st.integers(1, 9), seed=st.integers(0, 50), weighted=st.booleans())
 @settings(max_examples=8)
 def test_ranks_update_a_soft_actor_critic_as_one_does(
@@ -197,6 +199,7 @@ def test_ranks_update_a_soft_actor_critic_as_one_does(
         assert priorities_of(made) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
+@pytest.mark.slow
 @given(count=COUNTS, num_segments=st.integers(1, 3), seed=st.integers(0, 50))
 @settings(max_examples=8)
 def test_ranks_update_a_policy_with_memory_as_one_does(count: int, num_segments: int, seed: int) -> None:
@@ -222,6 +225,7 @@ def double_precision() -> Generator[None]:
     torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("double_precision")
 @pytest.mark.parametrize("objective", ["grpo", "tis", "decoupled_ppo", "gspo", "none"])
 @given(
@@ -247,6 +251,7 @@ def test_ranks_update_a_language_model_as_one_does(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("double_precision")
 def test_more_ranks_than_there_is_work_for_change_nothing() -> None:
     batch = groups(1, num_groups=1)

@@ -159,6 +159,7 @@ class Account:
                 assert state == ("available" if seq in resident else "dropped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_uses_are_those_of_the_surviving_updates_whatever_happens(tmp_path: Path, seed: int) -> None:
     account = Account(tmp_path, seed)

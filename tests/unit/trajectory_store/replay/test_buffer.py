@@ -91,6 +91,7 @@ def expected_ids(stream: Stream, seqs: set[int], *, horizon: int) -> set[int]:
     return found
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 10_000),
@@ -144,6 +145,7 @@ def test_transitions_are_read_as_the_slow_twin_walks_them(
     buffer.close()
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 10_000), horizon=st.integers(1, 2 * T + 2), period=st.integers(1, T))
 def test_sequences_begin_at_stored_starts_or_episodes_and_stop_at_an_end(
@@ -289,6 +291,7 @@ def test_page_in_the_slot_of_an_evicted_one_starts_without_its_uses(tmp_path: Pa
     buffer.close()
 
 
+@pytest.mark.slow
 def test_draws_with_a_limit_follow_the_weights_of_what_is_left(tmp_path: Path) -> None:
     stream = Stream(5, num_envs=N)
     buffer = filled(tmp_path, stream, 6, settings_of(uses_max=1, selector="prioritised"))
