@@ -235,6 +235,25 @@ def test_server_grants_other_accounts_nothing(granted: str, account: str) -> Non
     }
 
 
+def reading_pods(space: str) -> list[Manifest]:
+    """Lets admission's account get pods: `kubectl patch` reads a pod before it patches it, admission does not."""
+    api = "rbac.authorization.k8s.io"
+    metadata = {"name": "reading-pods", "namespace": space}
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]
+    role = {"apiGroup": api, "kind": "Role", "name": "reading-pods"}
+    account = {"kind": "ServiceAccount", "name": "t-admission", "namespace": space}
+    return [
+        {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": metadata, "rules": rules},
+        {
+            "apiVersion": f"{api}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": role,
+            "subjects": [account],
+        },
+    ]
+
+
 @pytest.fixture(scope="module")
 def ranking() -> Iterator[str]:
     """A namespace with admission's account, its policy, an actor's pod and another pod; nothing runs."""
@@ -253,9 +272,15 @@ def ranking() -> Iterator[str]:
         for name, component in (("actor", "actor"), ("other", "learner")):
             labels = {"app.kubernetes.io/instance": "t", "app.kubernetes.io/component": component}
             container = {"name": "c", "image": "example.invalid/none"}
-            pod = {"containers": [container], "schedulingGates": [{"name": "tidegate.dev/never"}]}
+            pod = {
+                "containers": [container],
+                "schedulingGates": [{"name": "tidegate.dev/never"}],
+                # A merge patch of the image replaces the container, which must not lose a mount by it.
+                "automountServiceAccountToken": False,
+            }
             metadata = {"name": name, "namespace": space, "labels": labels, "annotations": {"a": "1"}}
             objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod})
+        objects += reading_pods(space)
         done = run("kubectl", "apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
         assert done.returncode == 0, done.stderr
         yield space
