@@ -17,12 +17,12 @@ from typing import Annotated
 import msgspec
 import typer
 
-from tidegate.admission.kubernetes.api import Api, DeniedError, connect
 from tidegate.admission.kubernetes.objects import Meta
 from tidegate.cli.call_tokens import missing_call_tokens, new_call_token
 from tidegate.core.errors import ConfigError, ConflictError, NotFoundError, UnavailableError
 from tidegate.runtime.call_credentials import DIGESTS_FILE, write_credentials
 from tidegate.runtime.files import replace_file
+from tidegate.runtime.kubernetes_api import Api, DeniedError, connect
 from tidegate.runtime.task_secret import TASKS_FILE, new_task_secret
 from tidegate.wire.call_permissions import ROLES
 

@@ -8,9 +8,9 @@ from functools import partial
 import msgspec
 import pytest
 
-from tidegate.admission.kubernetes.api import MERGE_PATCH, Api, error_of
 from tidegate.cli.credentials import ATTEMPTS, Missing, fill, fill_secret, missing_passwords
 from tidegate.core.errors import ConflictError, UnavailableError
+from tidegate.runtime.kubernetes_api import MERGE_PATCH, Api, error_of
 
 
 def passwords(keys: Sequence[str]) -> Missing:

@@ -13,7 +13,6 @@ import msgspec
 
 from tidegate.admission.config import KubernetesConfig
 from tidegate.admission.kubernetes.access import Access
-from tidegate.admission.kubernetes.api import FIELD_MANAGER, Api
 from tidegate.admission.kubernetes.events import ClusterEvent, EventWriter, Regarding
 from tidegate.admission.kubernetes.lease import Election
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
@@ -27,6 +26,7 @@ from tidegate.admission.state_file import StateFile
 from tidegate.catalogue import admission as statistics
 from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConflictError, NotFoundError, TidegateError, UnavailableError
+from tidegate.runtime.kubernetes_api import FIELD_MANAGER, Api
 from tidegate.runtime.service import ServiceContext
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from tidegate.admission.kubernetes.access import Access
-from tidegate.admission.kubernetes.api import Api
+from tidegate.runtime.kubernetes_api import Api
 
 CONTROLLER = "tidegate.dev/admission"
 # The same reason about the same object within SERIES_S is one series; its count is written every SERIES_WRITE_S.

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from tidegate.admission.kubernetes.access import Access
-from tidegate.admission.kubernetes.api import Api
 from tidegate.admission.kubernetes.objects import LeaseMeta, LeaseObject, LeaseSpec
 from tidegate.core.errors import ConflictError, NotFoundError
+from tidegate.runtime.kubernetes_api import Api
 
 # Share of the Lease's duration in which a leader may act without renewing; the rest covers requests in flight.
 ACT_SHARE = 0.6

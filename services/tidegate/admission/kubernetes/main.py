@@ -4,11 +4,11 @@ import os
 
 from tidegate.admission.config import KubernetesConfig
 from tidegate.admission.kubernetes.access import access_from
-from tidegate.admission.kubernetes.api import Api, connect
 from tidegate.admission.kubernetes.cluster import ClusterLoop
 from tidegate.admission.loops import Admission
 from tidegate.catalogue import admission as statistics
 from tidegate.core.errors import TidegateError
+from tidegate.runtime.kubernetes_api import Api, connect
 from tidegate.runtime.service import ServiceContext
 
 # Set in every pod.

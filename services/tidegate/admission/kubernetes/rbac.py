@@ -5,18 +5,8 @@ One namespace, no wildcards, no Secrets, no watches, nothing deleted. ``create``
 
 from collections.abc import Sequence
 
-import msgspec
-
 from tidegate.core.scaling import Mode
-
-
-class RbacRule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A PolicyRule of ``rbac.authorization.k8s.io/v1``."""
-
-    api_groups: tuple[str, ...]
-    resources: tuple[str, ...]
-    verbs: tuple[str, ...]
-    resource_names: tuple[str, ...] = ()
+from tidegate.runtime.kubernetes_api import RbacRule
 
 
 def rules(

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from tidegate.admission.kubernetes.access import Access
-from tidegate.admission.kubernetes.api import Api
 from tidegate.admission.kubernetes.events import Regarding
 from tidegate.admission.kubernetes.training_run import (
     GROUP,
@@ -16,6 +15,7 @@ from tidegate.admission.kubernetes.training_run import (
     conditions_of,
     status_of,
 )
+from tidegate.runtime.kubernetes_api import Api
 
 # Reason of the Event when a condition changes to a status, and whether it is a warning. A condition that is observed
 # for the first time has not changed.

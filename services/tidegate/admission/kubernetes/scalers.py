@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import msgspec
 
-from tidegate.admission.kubernetes.api import FIELD_MANAGER
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, ManagedFields
+from tidegate.runtime.kubernetes_api import FIELD_MANAGER
 
 SUBRESOURCE = "scale"
 UNKNOWN_MANAGER = "an unknown manager"

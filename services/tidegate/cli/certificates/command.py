@@ -15,7 +15,6 @@ from typing import Annotated
 
 import typer
 
-from tidegate.admission.kubernetes.api import connect
 from tidegate.cli.certificates.openssl import (
     Issued,
     is_key_of,
@@ -30,6 +29,7 @@ from tidegate.core.certificates import CertificateRequest, HeldCertificate, pars
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.files import replace_file
+from tidegate.runtime.kubernetes_api import connect
 from tidegate.runtime.tls import AUTHORITY, CERTIFICATE, KEY
 
 FIELD_MANAGER = "tidegate-certificates"

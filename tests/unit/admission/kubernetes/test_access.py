@@ -1,9 +1,9 @@
 import pytest
 
 from tidegate.admission.kubernetes.access import access_from
-from tidegate.admission.kubernetes.api import DeniedError, error_of
 from tidegate.admission.kubernetes.rbac import rules
 from tidegate.core.errors import ConfigError, ConflictError, NotFoundError, UnavailableError
+from tidegate.runtime.kubernetes_api import DeniedError, error_of
 
 POD = {
     "TIDEGATE_KUBERNETES": "1",

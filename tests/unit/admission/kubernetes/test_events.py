@@ -1,7 +1,7 @@
 from tests.support.kubernetes_memory import MemoryApi
 from tidegate.admission.kubernetes.access import Access
-from tidegate.admission.kubernetes.api import Api
 from tidegate.admission.kubernetes.events import PER_MINUTE_MAX, ClusterEvent, EventWriter, Regarding
+from tidegate.runtime.kubernetes_api import Api
 
 ACCESS = Access("rl", "t-admission-0", "t", ("t-actor",), "t-admission", "")
 WALL_S = 1_700_000_000.0

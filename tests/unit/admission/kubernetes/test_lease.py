@@ -3,9 +3,9 @@ from hypothesis import strategies as st
 
 from tests.support.kubernetes_memory import MemoryApi
 from tidegate.admission.kubernetes.access import Access
-from tidegate.admission.kubernetes.api import Api
 from tidegate.admission.kubernetes.lease import Election, ObservedLease, may_take
 from tidegate.admission.kubernetes.objects import LeaseSpec
+from tidegate.runtime.kubernetes_api import Api
 
 WALL_S = 1_700_000_000.0
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 
-from tidegate.admission.kubernetes.api import FIELD_MANAGER
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment
 from tidegate.admission.kubernetes.scalers import (
     UNKNOWN_MANAGER,
@@ -14,6 +13,7 @@ from tidegate.admission.kubernetes.scalers import (
     observe_scale,
 )
 from tidegate.admission.state_file import StateFile
+from tidegate.runtime.kubernetes_api import FIELD_MANAGER
 
 # As a real API server tells it of `kubectl scale`, with the controller's own entry beside it.
 SCALED: dict[str, Any] = {

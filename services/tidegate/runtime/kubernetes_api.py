@@ -5,11 +5,14 @@ not used: few fields of few kinds are read here, and structs define them. It is 
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 
 from tidegate.core.errors import ConfigError, ConflictError, NotFoundError, TidegateError, UnavailableError
+
+if TYPE_CHECKING:
+    from kubernetes.aio.client import Configuration
 
 T = TypeVar("T")
 
@@ -24,6 +27,15 @@ class DeniedError(TidegateError):
     """The ServiceAccount lacks a permission."""
 
     status = "PERMISSION_DENIED"
+
+
+class RbacRule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A PolicyRule of ``rbac.authorization.k8s.io/v1``."""
+
+    api_groups: tuple[str, ...]
+    resources: tuple[str, ...]
+    verbs: tuple[str, ...]
+    resource_names: tuple[str, ...] = ()
 
 
 class Sender(Protocol):
@@ -52,7 +64,7 @@ class _Page(msgspec.Struct, frozen=True):
 
 
 class Api:
-    """Typed requests. Bounded: one at a time, since a single loop calls it."""
+    """Typed requests. Bounded by its callers, which wait for each answer."""
 
     def __init__(self, sender: Sender, *, field_manager: str = FIELD_MANAGER) -> None:
         """``sender`` is closed with this; ``field_manager`` owns the fields that are written."""
@@ -115,6 +127,14 @@ class Api:
             TidegateError: as ``get``.
         """
         await self._send("PATCH", path, self._manager, body, MERGE_PATCH)
+
+    async def delete(self, path: str, *, grace_s: int) -> None:
+        """Delete the object; a pod's processes get ``grace_s`` seconds to end by themselves.
+
+        Raises:
+            TidegateError: as ``get``.
+        """
+        await self._send("DELETE", path, None, {"gracePeriodSeconds": grace_s})
 
     async def _send(
         self,
@@ -184,6 +204,20 @@ async def connect(
     Raises:
         ConfigError: the kubernetes package is not installed, or no credentials are found.
     """
+    configuration = await configured(in_cluster=in_cluster, kubeconfig=kubeconfig)
+    from kubernetes.aio import client
+
+    return Api(
+        ClientSender(client.ApiClient(configuration), deadline_s=deadline_s), field_manager=field_manager
+    )
+
+
+async def configured(*, in_cluster: bool, kubeconfig: str | None) -> "Configuration":
+    """Where the API server is and how to authenticate there, as the official client wants it.
+
+    Raises:
+        ConfigError: as ``connect``.
+    """
     try:
         from kubernetes.aio import client, config
     except ImportError as error:
@@ -200,9 +234,7 @@ async def connect(
             await load.load_kube_config(config_file=kubeconfig, client_configuration=configuration)
     except (config.ConfigException, OSError) as error:
         raise ConfigError("There are no credentials for the Kubernetes API", why=str(error)) from error
-    return Api(
-        ClientSender(client.ApiClient(configuration), deadline_s=deadline_s), field_manager=field_manager
-    )
+    return configuration
 
 
 def error_of(status: int, message: str, what: str) -> TidegateError:
@@ -212,7 +244,7 @@ def error_of(status: int, message: str, what: str) -> TidegateError:
             return DeniedError(
                 f"The cluster denies {what}",
                 why=message,
-                fix="compare the Role with admission/kubernetes/rbac.py",
+                fix="compare the account's Role with the one that the chart makes",
             )
         case 404:
             return NotFoundError(f"The cluster has no {what}", why=message)
