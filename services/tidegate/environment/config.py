@@ -7,6 +7,7 @@ import msgspec
 from tidegate.core.distributions import Distribution, Fixed, parse_distribution
 from tidegate.core.errors import ConfigError
 from tidegate.environment.sandbox.port import SandboxLimits
+from tidegate.environment.sandbox.settings import Isolation, LinuxIsolation
 from tidegate.environment.state import TASK
 from tidegate.environment.verifiers.settings import VerifierSettings
 
@@ -44,7 +45,8 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     imports its module, hence this list.
     ``tool_latency``, ``tool_error_share``: added latency of the tools of conversations, and the share of their calls
     that fail, to test a trainer; drawn by the session's seed.
-    ``sandbox``: limits of one run of model-written code.
+    ``sandbox``: limits of one run of model-written code. ``isolation``: what runs it: of ``kind`` linux, in this
+    process's machine or pod, or pods, in a pod of its own under a runtime class such as gVisor.
     """
 
     slots: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 8
@@ -67,6 +69,7 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     tool_latency: str = ""
     tool_error_share: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.0
     sandbox: SandboxLimits = SandboxLimits()
+    isolation: Isolation = LinuxIsolation()
 
     def __post_init__(self) -> None:
         """Refuse weights without a verifier, verifiers without a weight, and invalid times.

@@ -11,8 +11,8 @@ from tidegate.environment.conversations.tools import Conditions, Tools
 from tidegate.environment.describing import Describe, EnvironmentAnswer, describe_in
 from tidegate.environment.loops import ScoreLoop, SweepLoop
 from tidegate.environment.rewards import Rewards
-from tidegate.environment.sandbox.linux import LinuxSandbox
-from tidegate.environment.sandbox.port import Sandbox
+from tidegate.environment.sandbox.port import IsolatedSandbox, Sandbox
+from tidegate.environment.sandbox.registry import open_sandbox
 from tidegate.environment.scoring import Scorer
 from tidegate.environment.servicer import EnvironmentServicer
 from tidegate.environment.session_envs import make_session_env
@@ -48,7 +48,13 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         num_threads=config.verifier_threads,
         attempts=config.score_attempts,
     )
-    sandbox = LinuxSandbox(max_runs=config.session_threads)
+    sandbox = open_sandbox(
+        config.isolation,
+        config.sandbox,
+        max_runs=config.session_threads,
+        environ=os.environ,
+        log=context.log,
+    )
     verifiers = await _verifiers(config, sandbox)
     rewards = Rewards(scorer, verifiers, config, seed=settings.seed)
     sessions = SessionTable(
@@ -79,7 +85,7 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
     return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
 
 
-async def _verifiers(config: EnvironmentConfig, sandbox: LinuxSandbox) -> dict[str, Verifier]:
+async def _verifiers(config: EnvironmentConfig, sandbox: IsolatedSandbox) -> dict[str, Verifier]:
     """The run's verifiers, started, so that a ready service can score; on an error the sandbox is closed too."""
     verifiers: dict[str, Verifier] = {}
     try:
@@ -100,7 +106,7 @@ async def _close(verifiers: dict[str, Verifier]) -> None:
         await verifier.close()
 
 
-def _isolated(sandbox: LinuxSandbox) -> Callable[[], Sandbox]:
+def _isolated(sandbox: IsolatedSandbox) -> Callable[[], Sandbox]:
     """The sandbox once it isolates; else the call raises ``IsolationUnavailableError``."""
 
     def isolated() -> Sandbox:
@@ -110,7 +116,7 @@ def _isolated(sandbox: LinuxSandbox) -> Callable[[], Sandbox]:
     return isolated
 
 
-def _tools(config: EnvironmentConfig, *, sandbox: LinuxSandbox) -> Tools:
+def _tools(config: EnvironmentConfig, *, sandbox: IsolatedSandbox) -> Tools:
     return Tools(
         conditions=Conditions(latency=times_of(config.tool_latency), error_share=config.tool_error_share),
         sandbox=_isolated(sandbox),

@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 
 import tidegate
-from tidegate.core.errors import RecordError, UnavailableError
+from tidegate.core.errors import UnavailableError
 from tidegate.environment.sandbox.port import (
     CODE_BYTES_MAX,
     STDIN_BYTES_MAX,
     SandboxLimits,
     SandboxResult,
+    encoded,
 )
 from tidegate.environment.sandbox.self_test import break_out
 from tidegate.environment.sandbox.unavailable import isolation_unavailable
@@ -32,7 +33,9 @@ _STOP_TIMEOUT_S = 5.0
 _GRACE_S = 5.0
 
 # No installed packages, no user folder, no modules from the program's folder, no bytecode written.
-_FLAGS = ("-S", "-s", "-P", "-B", "-X", "utf8")
+FLAGS = ("-S", "-s", "-P", "-B", "-X", "utf8")
+# Visible to the worker, and not to a program.
+_VISIBLE_HERE = ("/etc/passwd", "/proc/self/environ", "/sys", __file__)
 _ENTRY = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -59,7 +62,7 @@ class _Zygote:
         part_bytes_max = max(CODE_BYTES_MAX, STDIN_BYTES_MAX)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, *_FLAGS, "-c", _ENTRY, root, str(theirs.fileno()), str(part_bytes_max)],
+                [sys.executable, *FLAGS, "-c", _ENTRY, root, str(theirs.fileno()), str(part_bytes_max)],
                 # A program prints the same each time it runs, on any worker.
                 env={"PYTHONHASHSEED": "0"},
                 pass_fds=(theirs.fileno(),),
@@ -143,8 +146,8 @@ class LinuxSandbox:
             RecordError: the code or ``stdin`` is too large, or no UTF-8.
             UnavailableError: the sandbox itself failed; the same call may succeed.
         """
-        code_bytes = _encoded("code", code, bytes_max=CODE_BYTES_MAX)
-        stdin_bytes = _encoded("stdin", stdin, bytes_max=STDIN_BYTES_MAX)
+        code_bytes = encoded("code", code, bytes_max=CODE_BYTES_MAX)
+        stdin_bytes = encoded("stdin", stdin, bytes_max=STDIN_BYTES_MAX)
         with self._places:
             return _run(self._alive(), code_bytes, stdin_bytes, limits or SandboxLimits())
 
@@ -166,7 +169,10 @@ class LinuxSandbox:
             if self._zygote is None:
                 zygote = _Zygote()
                 try:
-                    break_out(lambda code, limits: _run(zygote, code.encode(), b"", limits))
+                    break_out(
+                        lambda code, limits: _run(zygote, code.encode(), b"", limits),
+                        outside=[path for path in _VISIBLE_HERE if Path(path).exists()],
+                    )
                 except UnavailableError as error:
                     zygote.close()
                     raise isolation_unavailable(f"the self-test was lost: {error.why}") from error
@@ -175,16 +181,6 @@ class LinuxSandbox:
                     raise
                 self._zygote = zygote
             return self._zygote
-
-
-def _encoded(what: str, text: str, *, bytes_max: int) -> bytes:
-    try:
-        data = text.encode()
-    except UnicodeEncodeError as error:
-        raise RecordError(f"The {what} is no UTF-8", why=str(error)) from error
-    if len(data) > bytes_max:
-        raise RecordError(f"The {what} has {len(data):,} bytes", why=f"the sandbox takes {bytes_max:,}")
-    return data
 
 
 def _run(zygote: _Zygote, code: bytes, stdin: bytes, limits: SandboxLimits) -> SandboxResult:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Protocol
 
 import msgspec
 
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import RecordError, TidegateError
 
 CODE_BYTES_MAX = 1 << 20
 STDIN_BYTES_MAX = 1 << 20
@@ -88,3 +88,31 @@ class Sandbox(Protocol):
     def close(self) -> None:
         """End all runs; calls in progress raise ``UnavailableError``."""
         ...
+
+
+class IsolatedSandbox(Sandbox, Protocol):
+    """A sandbox that tests its isolation at the start."""
+
+    def start(self) -> None:
+        """Start it and let test programs try to break out; without this call, the first run does so.
+
+        Raises:
+            IsolationUnavailableError: programs cannot be isolated.
+            UnavailableError: the sandbox itself failed; a repeat may succeed.
+        """
+        ...
+
+
+def encoded(what: str, text: str, *, bytes_max: int) -> bytes:
+    """``text`` as UTF-8.
+
+    Raises:
+        RecordError: it is larger than ``bytes_max``, or no UTF-8.
+    """
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(f"The {what} is no UTF-8", why=str(error)) from error
+    if len(data) > bytes_max:
+        raise RecordError(f"The {what} has {len(data):,} bytes", why=f"the sandbox takes {bytes_max:,}")
+    return data

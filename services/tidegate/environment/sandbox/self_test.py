@@ -1,14 +1,18 @@
 """The self-test at the start: programs that try to break out of the sandbox."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
+
+import msgspec
+from msgspec.structs import replace
 
 from tidegate.environment.sandbox.port import SandboxLimits, SandboxResult
-from tidegate.environment.sandbox.unavailable import isolation_unavailable
+from tidegate.environment.sandbox.unavailable import LINUX_FIX, isolation_unavailable
 
 # For the probe: enough for a few children, whose memory counts together.
-_MEMORY_BYTES = 256 << 20
+MEMORY_BYTES = 256 << 20
+# Scratch that the probe fills.
+SCRATCH_BYTES = 1 << 20
 _GROWN_BYTES = 128 << 20
 _PROCESSES = 4
 
@@ -27,7 +31,7 @@ def must_fail(name, act):
 
 for path in outside:
     must_fail("read " + path, lambda: os.stat(path))
-for path in ("/x", "/dev/x", os.path.join(os.path.dirname(os.__file__), "x")):
+for path in ("/x", "/dev/x", "/dev/shm/x", os.path.join(os.path.dirname(os.__file__), "x")):
     must_fail("write " + path, lambda: open(path, "w"))
 for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK):
     must_fail("socket", lambda: socket.socket(family, socket.SOCK_DGRAM))
@@ -88,29 +92,36 @@ time.sleep(600)
 """
 
 
-def break_out(run: Callable[[str, SandboxLimits], SandboxResult]) -> None:
+def break_out(
+    run: Callable[[str, SandboxLimits], SandboxResult], *, outside: Sequence[str], fix: str = LINUX_FIX
+) -> None:
     """Run the self-test.
+
+    ``outside``: files that no program may see. ``fix``: what an operator does where a program broke out.
 
     Raises:
         IsolationUnavailableError: a program broke out, or a run failed otherwise; the error names it.
     """
-    # Visible to the worker, and not to a program.
-    outside = [
-        path for path in ("/etc/passwd", "/proc/self/environ", "/sys", __file__) if Path(path).exists()
-    ]
-    probe = _PROBE.format(outside=json.dumps(outside), memory_bytes=_MEMORY_BYTES, processes=_PROCESSES)
-    small = SandboxLimits(memory_bytes=_MEMORY_BYTES, processes=_PROCESSES, scratch_bytes=1 << 20)
+    probe = _PROBE.format(outside=json.dumps(list(outside)), memory_bytes=MEMORY_BYTES, processes=_PROCESSES)
+    small = SandboxLimits(memory_bytes=MEMORY_BYTES, processes=_PROCESSES, scratch_bytes=SCRATCH_BYTES)
     result = run(probe, small)
     if not result.ok:
         ended = f"limit {result.limit}" if result.limit else f"status {result.exit_status}"
-        raise isolation_unavailable(f"the self-test ended with {ended}: {result.stderr[-500:]}")
-    breaches = json.loads(result.stdout)
+        raise isolation_unavailable(f"the self-test ended with {ended}: {result.stderr[-500:]}", fix=fix)
+    breaches = _breaches(result)
     if breaches:
-        raise isolation_unavailable(f"a program got past: {', '.join(breaches)}")
+        raise isolation_unavailable(f"a program got past: {', '.join(breaches)}", fix=fix)
     for code, limits, expected in (
-        (_OUTLIVE, SandboxLimits(wall_s=0.1), "wall"),
-        (_GROW, SandboxLimits(memory_bytes=_GROWN_BYTES), "memory"),
+        (_OUTLIVE, replace(small, wall_s=0.1), "wall"),
+        (_GROW, replace(small, memory_bytes=_GROWN_BYTES), "memory"),
     ):
         result = run(code, limits)
         if result.limit != expected:
-            raise isolation_unavailable(f"a program exceeded its limit of {expected}")
+            raise isolation_unavailable(f"a program exceeded its limit of {expected}", fix=fix)
+
+
+def _breaches(result: SandboxResult) -> list[str]:
+    try:
+        return msgspec.json.decode(result.stdout, type=list[str])
+    except msgspec.DecodeError:
+        return ["its own test, whose result cannot be read"]

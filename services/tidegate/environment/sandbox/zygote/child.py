@@ -5,6 +5,7 @@ import os
 import resource
 import signal
 import socket
+from collections.abc import Callable
 from typing import NoReturn
 
 from tidegate.environment.sandbox.zygote import kernel, landlock, syscall_filter
@@ -32,7 +33,7 @@ def become_program(
         _mount_scratch(limits)
         program_pid = os.fork()
         if program_pid == 0:
-            _confine(limits, stdio, report, landlock_abi)
+            confine(limits, stdio, report, landlock_abi=landlock_abi, num_own_processes=_OWN_PROCESSES)
             return
     except OSError as error:
         report.send(f"E{error.filename}: {error.strerror}".encode())
@@ -65,10 +66,19 @@ def _reap(program_pid: int, stdio: tuple[int, int, int], report: socket.socket) 
             os._exit(0)
 
 
-def _confine(
-    limits: dict[str, float], stdio: tuple[int, int, int], report: socket.socket, landlock_abi: int
+def confine(
+    limits: dict[str, float],
+    stdio: tuple[int, int, int],
+    report: socket.socket,
+    *,
+    landlock_abi: int,
+    num_own_processes: int,
+    drop_capabilities: Callable[[], None] = kernel.drop_capabilities,
 ) -> None:
-    """Confine this process; the filter of system calls comes last, as it forbids the other steps."""
+    """Confine this process; the filter of system calls comes last, as it forbids the other steps.
+
+    ``num_own_processes``: those of the sandbox that count towards the program's limit.
+    """
     # A separate process group: killing it must not reach the monitor, which is outside of the pid namespace.
     os.setsid()
     for number, descriptor in enumerate(stdio):
@@ -78,20 +88,20 @@ def _confine(
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     if landlock_abi:
         landlock.restrict(abi=landlock_abi, scratch=SCRATCH)
-    _set_limits(limits)
-    kernel.drop_capabilities()
+    _set_limits(limits, num_own_processes=num_own_processes)
+    drop_capabilities()
     os.environ.clear()
     syscall_filter.restrict()
     report.close()
 
 
-def _set_limits(limits: dict[str, float]) -> None:
+def _set_limits(limits: dict[str, float], *, num_own_processes: int) -> None:
     """Limits that the kernel enforces per process. The monitor limits CPU time; this limit covers a starved monitor."""
     cpu_s = math.ceil(limits["cpu_s"]) + 1
     values = {
         resource.RLIMIT_AS: int(limits["memory_bytes"]),
         resource.RLIMIT_CPU: cpu_s,
-        resource.RLIMIT_NPROC: int(limits["processes"]) + _OWN_PROCESSES,
+        resource.RLIMIT_NPROC: int(limits["processes"]) + num_own_processes,
         resource.RLIMIT_FSIZE: int(limits["scratch_bytes"]),
         resource.RLIMIT_NOFILE: OPEN_FILES_MAX,
         resource.RLIMIT_SIGPENDING: _SIGNALS_PENDING_MAX,

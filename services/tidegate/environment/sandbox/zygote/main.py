@@ -14,12 +14,6 @@ import sys
 from tidegate.environment.sandbox.zygote import kernel, landlock, monitor, program, syscall_filter, tree
 from tidegate.environment.sandbox.zygote.child import NOBODY
 
-# What programs use most, imported once here instead of in every run.
-_IMPORTED_BEFORE = (
-    "ast", "bisect", "collections", "copy", "dataclasses", "datetime", "decimal", "enum", "fractions", "functools",
-    "heapq", "io", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "typing",
-)  # fmt: skip
-
 
 def _shown() -> dict[str, str]:
     """``tree.sources``, from a child that loads every extension module and ends."""
@@ -72,7 +66,7 @@ def main(control_fd: int, part_bytes_max: int) -> None:
     control = socket.socket(fileno=control_fd)
     os.umask(0o022)  # the worker's may hide the tree, which root makes, from the user that programs run as
     kernel.one_arena()
-    for name in _IMPORTED_BEFORE:
+    for name in program.IMPORTED_BEFORE:
         __import__(name)
     selectors.DefaultSelector = selectors.PollSelector  # asyncio's; it was chosen before epoll is refused
     sys.executable = os.path.realpath(sys.executable)  # the links that lead to it are not in the tree

@@ -4,49 +4,15 @@ Each run has one monitor process. It dies with the zygote, and the run dies with
 """
 
 import os
-import select
 import signal
 import socket
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from tidegate.environment.sandbox.zygote import child, frames, kernel, usage
+from tidegate.environment.sandbox.zygote.supervision import Output, limit_of, supervise
 
-# Between two samples a program can use this much more CPU, and grow by what it can write into memory meanwhile.
-_SAMPLE_PERIOD_S = 0.02
-_READ_BYTES = 1 << 16
 _ANSWER_TIMEOUT_S = 5.0
-
-
-class _Output:
-    """The output of one stream: all bytes counted, the first part kept."""
-
-    def __init__(self, descriptor: int, *, kept_max: int) -> None:
-        self.descriptor = descriptor
-        self.kept = bytearray()
-        self.num_bytes = 0
-        self._kept_max = kept_max
-        os.set_blocking(descriptor, False)
-
-    @property
-    def over(self) -> bool:
-        return self.num_bytes > self._kept_max
-
-    def read(self) -> bool:
-        """Read what is available; False at the end of the stream."""
-        try:
-            data = os.read(self.descriptor, _READ_BYTES)
-        except BlockingIOError:
-            return True
-        self.kept += data[: max(0, self._kept_max - self.num_bytes)]
-        self.num_bytes += len(data)
-        return bool(data)
-
-    def drain(self) -> None:
-        """Read the rest of a stream whose writers are dead, at most as much as is kept."""
-        while not self.over and self.read():
-            pass
 
 
 def map_user(proc_fd: int, *, uid: int, gid: int) -> None:
@@ -110,7 +76,7 @@ def serve_run(connection: socket.socket, proc_fd: int, *, part_bytes_max: int, l
     for descriptor in (stdin_read, stdout_write, stderr_write):
         os.close(descriptor)
     kept_max = int(limits["output_bytes"])
-    outputs = (_Output(stdout_read, kept_max=kept_max), _Output(stderr_read, kept_max=kept_max))
+    outputs = (Output(stdout_read, kept_max=kept_max), Output(stderr_read, kept_max=kept_max))
     ours.send(b"g")
     _finish(
         connection, _SandboxRun(first_pid, outputs, ours, meter), limits, stdin, stdin_write, started_at_s
@@ -121,13 +87,18 @@ class _SandboxRun:
     """A run in progress, as its monitor knows it."""
 
     def __init__(
-        self, first_pid: int, outputs: tuple[_Output, _Output], report: socket.socket, meter: usage.Meter
+        self, first_pid: int, outputs: tuple[Output, Output], report: socket.socket, meter: usage.Meter
     ) -> None:
         self.first_pid = first_pid
+        self.ended_fd = os.pidfd_open(first_pid)
         self.outputs = outputs
         self.report = report
         self.cpu_s = 0.0
         self._meter = meter
+
+    def has_ended(self) -> bool:
+        """Whether ``ended_fd`` became readable for the end of the run; a pidfd does so for no other reason."""
+        return True
 
     def spent(self, limits: dict[str, float]) -> str | None:
         """The limit that all processes together have reached, if any."""
@@ -151,7 +122,13 @@ def _finish(
     stdin_write: int,
     started_at_s: float,
 ) -> NoReturn:
-    limit = _supervise(connection, run, limits, (stdin, stdin_write), started_at_s + limits["wall_s"])
+    limit = supervise(
+        run,
+        limits,
+        (stdin, stdin_write),
+        deadline_s=started_at_s + limits["wall_s"],
+        worker_fd=connection.fileno(),
+    )
     run.end()
     for output in run.outputs:
         output.drain()
@@ -160,7 +137,7 @@ def _finish(
         _answer(connection, {"failed": report[1:]})
     status = int(report[1:]) if report.startswith("S") else -signal.SIGKILL
     if limit is None:
-        limit = _limit_of(run, limits, status)
+        limit = limit_of(run, limits, status)
     stdout, stderr = run.outputs
     head = {
         "exit_status": status,
@@ -173,13 +150,6 @@ def _finish(
     _answer(connection, head, bytes(stdout.kept), bytes(stderr.kept))
 
 
-def _limit_of(run: _SandboxRun, limits: dict[str, float], status: int) -> str | None:
-    """The limit that a run exceeded between the last sample and its end."""
-    if any(output.over for output in run.outputs):
-        return "output"
-    return "cpu" if status == -signal.SIGKILL and run.cpu_s >= limits["cpu_s"] else None
-
-
 def _end_report(report: socket.socket) -> str:
     """The child's report of its end; empty if it was killed."""
     report.setblocking(False)
@@ -187,68 +157,6 @@ def _end_report(report: socket.socket) -> str:
         return report.recv(4096).decode(errors="replace")
     except OSError:
         return ""
-
-
-def _supervise(
-    connection: socket.socket,
-    run: _SandboxRun,
-    limits: dict[str, float],
-    feed: tuple[bytes, int],
-    deadline_s: float,
-) -> str | None:
-    """Read, feed and measure until the run ended by itself (None) or a limit is reached (its name)."""
-    poll = select.poll()
-    ended_fd = os.pidfd_open(run.first_pid)
-    poll.register(ended_fd, select.POLLIN)
-    poll.register(connection, select.POLLIN)
-    handlers: dict[int, Callable[[], bool]] = {output.descriptor: output.read for output in run.outputs}
-    for descriptor in handlers:
-        poll.register(descriptor, select.POLLIN)
-    handlers[feed[1]] = _feeder(*feed)
-    poll.register(feed[1], select.POLLOUT)
-    sample_at_s = time.monotonic() + _SAMPLE_PERIOD_S
-    while True:
-        now_s = time.monotonic()
-        if now_s >= deadline_s:
-            return "wall"
-        if now_s >= sample_at_s:
-            limit = run.spent(limits)
-            if limit is not None:
-                return limit
-            sample_at_s = time.monotonic() + _SAMPLE_PERIOD_S
-        ready = dict(poll.poll(max(0.0, min(deadline_s, sample_at_s) - now_s) * 1000))
-        if connection.fileno() in ready:
-            run.end()
-            os._exit(1)  # the worker abandoned the run
-        for descriptor in ready.keys() & handlers.keys():
-            if not handlers[descriptor]():
-                poll.unregister(descriptor)
-                del handlers[descriptor]
-        if any(output.over for output in run.outputs):
-            return "output"
-        if ended_fd in ready:
-            return None
-
-
-def _feeder(data: bytes, descriptor: int) -> Callable[[], bool]:
-    """Writes ``data`` as the program reads it; the call returns whether some is left."""
-    os.set_blocking(descriptor, False)
-    left = memoryview(data)
-
-    def feed() -> bool:
-        nonlocal left
-        try:
-            left = left[os.write(descriptor, left[:_READ_BYTES]) :] if left else left
-        except BlockingIOError:
-            return True
-        except BrokenPipeError:
-            left = left[:0]
-        if left:
-            return True
-        os.close(descriptor)
-        return False
-
-    return feed
 
 
 def _answer(connection: socket.socket, head: dict[str, Any], *parts: bytes) -> NoReturn:

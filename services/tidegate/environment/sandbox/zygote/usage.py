@@ -58,37 +58,31 @@ def _names(proc_fd: int, path: str) -> list[str]:
         os.close(folder_fd)
 
 
-class Meter:
-    """Measures a run. The calling process is in the run's network namespace, with no socket of its own there."""
+class ProcessMeter:
+    """Measures processes, each by itself."""
 
-    def __init__(self, proc_fd: int, *, socket_bytes: int) -> None:
-        """``socket_bytes``: the send buffer of a new socket; no system call of a program changes it.
-
-        Raises:
-            OSError: this machine does not tell how many sockets there are.
-        """
+    def __init__(self, proc_fd: int) -> None:
+        """``proc_fd``: the folder /proc in which they are visible."""
         self._proc_fd = proc_fd
-        # A message is sent while the buffer is not full, and may be as large again.
-        self._socket_bytes = 2 * socket_bytes
         mappings_max = _read(proc_fd, "sys/vm/max_map_count").strip()
         self._mapped_bytes_max = int(mappings_max) * _PAGE_BYTES if mappings_max else sys.maxsize
-        self._num_sockets()
 
-    def of_tree(self, first_pid: int) -> tuple[float, int]:
-        """CPU seconds and bytes of memory of ``first_pid`` and all its descendants.
+    def of_all_but(self, own_pid: int) -> tuple[float, int]:
+        """CPU seconds and bytes of memory of every process that is visible, ``own_pid`` apart."""
+        pids = [int(name) for name in _names(self._proc_fd, ".") if name.isdigit()]
+        used = [self.of(pid) for pid in pids if pid != own_pid]
+        return sum(cpu_s for cpu_s, _, _ in used), sum(memory_bytes for _, memory_bytes, _ in used)
 
-        A process that lost its parent inside a pid namespace belongs to the first process of it and is counted there.
-        """
-        cpu_ticks, memory_bytes, waiting = 0, self._num_sockets() * self._socket_bytes, [first_pid]
-        while waiting:
-            pid = waiting.pop()
-            fields = _read(self._proc_fd, f"{pid}/stat").rpartition(")")[2].split()
-            cpu_ticks += sum(map(int, fields[_CPU_FIELDS]))
-            threads = [f"{pid}/task/{thread}" for thread in _names(self._proc_fd, f"{pid}/task")]
-            memory_bytes += len(threads) * _THREAD_BYTES + self._memory_of(threads)
-            for thread in threads:
-                waiting += map(int, _read(self._proc_fd, f"{thread}/children").split())
-        return cpu_ticks / _TICKS_PER_S, memory_bytes
+    def of(self, pid: int) -> tuple[float, int, list[int]]:
+        """CPU seconds of a process and of the children it waited for, bytes of its memory, and its children."""
+        fields = _read(self._proc_fd, f"{pid}/stat").rpartition(")")[2].split()
+        cpu_s = sum(map(int, fields[_CPU_FIELDS])) / _TICKS_PER_S
+        threads = [f"{pid}/task/{thread}" for thread in _names(self._proc_fd, f"{pid}/task")]
+        memory_bytes = len(threads) * _THREAD_BYTES + self._memory_of(threads)
+        children = [
+            int(child) for thread in threads for child in _read(self._proc_fd, f"{thread}/children").split()
+        ]
+        return cpu_s, memory_bytes, children
 
     def _memory_of(self, threads: list[str]) -> int:
         """Memory and descriptors of a process, from its first thread that lives: one that ended has neither."""
@@ -109,6 +103,35 @@ class Meter:
             return len(_names(self._proc_fd, f"{thread}/fd"))
         except PermissionError:
             return OPEN_FILES_MAX
+
+
+class Meter:
+    """Measures a run. The calling process is in the run's network namespace, with no socket of its own there."""
+
+    def __init__(self, proc_fd: int, *, socket_bytes: int) -> None:
+        """``socket_bytes``: the send buffer of a new socket; no system call of a program changes it.
+
+        Raises:
+            OSError: this machine does not tell how many sockets there are.
+        """
+        self._proc_fd = proc_fd
+        self._processes = ProcessMeter(proc_fd)
+        # A message is sent while the buffer is not full, and may be as large again.
+        self._socket_bytes = 2 * socket_bytes
+        self._num_sockets()
+
+    def of_tree(self, first_pid: int) -> tuple[float, int]:
+        """CPU seconds and bytes of memory of ``first_pid`` and all its descendants.
+
+        A process that lost its parent inside a pid namespace belongs to the first process of it and is counted there.
+        """
+        cpu_s, memory_bytes, waiting = 0.0, self._num_sockets() * self._socket_bytes, [first_pid]
+        while waiting:
+            own_cpu_s, own_bytes, children = self._processes.of(waiting.pop())
+            cpu_s += own_cpu_s
+            memory_bytes += own_bytes
+            waiting += children
+        return cpu_s, memory_bytes
 
     def _num_sockets(self) -> int:
         """All sockets of the network namespace, also one that only a message in flight still holds."""
