@@ -101,6 +101,12 @@ appArmorProfile: {type: Localhost, localhostProfile: {{ . | quote }}}
 {{- end }}
 {{- end -}}
 
+{{/* The namespace of the pods that run model-written code; empty where the run file chooses the sandbox `linux`. */}}
+{{- define "tidegate.sandboxNamespace" -}}
+{{- $isolation := (.Values.run.environment | default dict).isolation | default dict -}}
+{{- if eq ($isolation.kind | default "linux") "pods" }}{{ $isolation.namespace }}{{ end -}}
+{{- end -}}
+
 {{- define "tidegate.containerSecurity" -}}
 allowPrivilegeEscalation: false
 privileged: false

@@ -143,6 +143,8 @@ spec:
 {{- $kubernetes := and (eq $service "admission") $root.Values.admission.kubernetes.enabled -}}
 {{- $gateway := and (eq $service "actor") $root.Values.actor.gateway.enabled -}}
 {{- $sandbox := $pod.sandbox | default dict -}}
+{{- $sandboxPods := and (eq $service "environment") (ne (include "tidegate.sandboxNamespace" $root) "") -}}
+{{- $image := include "tidegate.ownImage" (list $root (include "tidegate.imageKey" (list $root $service $pod))) -}}
 {{- $learner := include "tidegate.name" (list $root "learner") -}}
 {{- $documents := printf "%s\n%s" (include "tidegate.runDocument" $root) (include "tidegate.clusterDocument" $root) -}}
 metadata:
@@ -165,7 +167,7 @@ metadata:
     {{- end }}
 spec:
   serviceAccountName: {{ include "tidegate.name" (list $root $row.name) }}
-  automountServiceAccountToken: {{ $kubernetes }}
+  automountServiceAccountToken: {{ or $kubernetes $sandboxPods }}
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ add (include "tidegate.drainTimeoutSeconds" $root) 20 $pod.preStopSleepSeconds }}
   {{- if $sandbox.userNamespace }}
@@ -182,7 +184,7 @@ spec:
   {{- end }}
   containers:
     - name: {{ $row.name }}
-      image: {{ include "tidegate.ownImage" (list $root (include "tidegate.imageKey" (list $root $service $pod))) }}
+      image: {{ $image }}
       imagePullPolicy: {{ $root.Values.images.pullPolicy }}
       args: [serve, {{ $service }}, --cluster, /etc/tidegate, --data-dir, /data]
       env:
@@ -200,6 +202,10 @@ spec:
         {{- end }}
         - name: TIDEGATE_ACTOR_DEPLOYMENTS
           value: {{ include "tidegate.actorDeployments" $root }}
+        {{- end }}
+        {{- if $sandboxPods }}
+        - {name: TIDEGATE_RELEASE, value: {{ $root.Release.Name | quote }}}
+        - {name: TIDEGATE_SANDBOX_IMAGE, value: {{ $image | quote }}}
         {{- end }}
         {{- if $gateway }}
         - {name: TIDEGATE_GATEWAY_HOST, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
