@@ -51,7 +51,7 @@ _FIX = "check runtime class, Pod Security and network policy of the sandbox's na
 ResultT = TypeVar("ResultT")
 
 
-class Access(msgspec.Struct, frozen=True):
+class PodsAccess(msgspec.Struct, frozen=True):
     """How the cluster is reached, and who asks. ``kubeconfig``: None in a cluster, or where kubectl looks."""
 
     owner: Owner
@@ -78,7 +78,7 @@ class PodsSandbox:
     """``port.IsolatedSandbox`` by a pod for each run."""
 
     def __init__(
-        self, settings: PodsIsolation, limits: SandboxLimits, *, access: Access, max_runs: int, log: Log
+        self, settings: PodsIsolation, limits: SandboxLimits, *, access: PodsAccess, max_runs: int, log: Log
     ) -> None:
         """``limits``: of a run that names none, and the most that one may ask for.
 
@@ -278,7 +278,7 @@ def _result_of(head: dict[str, Any], parts: list[bytes]) -> SandboxResult:
         ) from error
 
 
-def access_from(settings: PodsIsolation, environ: Callable[[str], str | None]) -> Access:
+def access_from(settings: PodsIsolation, environ: Callable[[str], str | None]) -> PodsAccess:
     """The names that the chart sets; outside of a cluster the kubeconfig that kubectl uses.
 
     Raises:
@@ -303,7 +303,7 @@ def access_from(settings: PodsIsolation, environ: Callable[[str], str | None]) -
         worker=environ("TIDEGATE_POD_NAME") or os.uname().nodename,
         life=secrets.token_hex(6),
     )
-    return Access(
+    return PodsAccess(
         owner=owner,
         image=image,
         in_cluster=bool(environ("KUBERNETES_SERVICE_HOST")) and not environ("KUBECONFIG"),

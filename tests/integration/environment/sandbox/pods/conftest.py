@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.sandbox_cluster import NAMESPACE, Reply, SandboxCluster, oblige
 from tidegate.environment.sandbox.pods.objects import Owner
-from tidegate.environment.sandbox.pods.sandbox import Access, PodsSandbox
+from tidegate.environment.sandbox.pods.sandbox import PodsAccess, PodsSandbox
 from tidegate.environment.sandbox.port import SandboxLimits
 from tidegate.environment.sandbox.settings import PodsIsolation
 
@@ -78,7 +78,7 @@ def open_sandbox(tmp_path: Path, log: Lines) -> Iterator[Callable[..., PodsSandb
             sandbox = PodsSandbox(
                 PodsIsolation(namespace=NAMESPACE, **(chosen | settings)),  # pyright: ignore[reportArgumentType]
                 limits or SandboxLimits(),
-                access=Access(
+                access=PodsAccess(
                     Owner("t", worker, life), "python", in_cluster=False, kubeconfig=str(kubeconfig)
                 ),
                 max_runs=max_runs,

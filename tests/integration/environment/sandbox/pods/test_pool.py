@@ -261,12 +261,12 @@ def test_runners_of_a_killed_worker_end_and_its_successor_deletes_their_pods(
     worker = """
 import os, sys, time
 from tidegate.environment.sandbox.pods.objects import Owner
-from tidegate.environment.sandbox.pods.sandbox import Access, PodsSandbox
+from tidegate.environment.sandbox.pods.sandbox import PodsAccess, PodsSandbox
 from tidegate.environment.sandbox.port import SandboxLimits
 from tidegate.environment.sandbox.settings import PodsIsolation
 class Log:
     info = warning = lambda self, event, **values: None
-access = Access(Owner("t", "worker-1", "before"), "python", in_cluster=False, kubeconfig=sys.argv[1])
+access = PodsAccess(Owner("t", "worker-1", "before"), "python", in_cluster=False, kubeconfig=sys.argv[1])
 settings = PodsIsolation(namespace="sandboxes", runtime_class="gvisor", warm=2)
 PodsSandbox(settings, SandboxLimits(), access=access, max_runs=2, log=Log()).start()
 print("started", flush=True)
