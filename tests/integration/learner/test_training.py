@@ -144,7 +144,8 @@ async def test_without_a_budget_nothing_is_leased_ahead(tmp_path: Path, bus: Bus
             running.offer(1, at=head(running, step))
             await life.version(step + 1)
         await until(lambda: len(running.store.commits) == 3)
-        assert running.store.num_leases_max == 1
+        # One being trained, and the one before while its commit is on the way.
+        assert running.store.num_leases_max <= 2
         assert all(set(commit.lags.values()) == {0} for commit in running.store.commits)
 
 
