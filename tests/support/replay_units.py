@@ -83,6 +83,7 @@ class UnitSource:
             inserted_steps=0,
             episodes=(),
             is_sequence=self._settings.period > 0,
+            now_s=0.0,
         )
         sample = decode_sample(frame)
         lags_R = np.array([step - row.version_spans()[0].version.step for row in sample.rows])

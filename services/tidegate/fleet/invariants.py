@@ -142,7 +142,9 @@ class FleetOracle:
             if lag > limits.max_lag:
                 self.violate("I1", f"{candidate.trajectory_id} is trained at a lag above {limits.max_lag}")
             age_s = loop.events.now_s - began_s
-            if age_s > limits.max_age_s + max(0.0, skew_s - loop.learner.skew_s) + 1e-6:
+            # An actor's clock that is ahead of both others makes its work look younger.
+            unseen_s = max(0.0, skew_s - max(loop.learner.skew_s, loop.store.skew_s))
+            if age_s > limits.max_age_s + unseen_s + 1e-6:
                 self.violate("I1", f"{candidate.trajectory_id} is trained {age_s:.1f} s old")
 
     def violate(self, invariant: str, what: str) -> None:

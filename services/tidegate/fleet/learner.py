@@ -121,12 +121,13 @@ class FleetLearner:
             )
             for candidate in batch
         ]
+        now_s = max(self._events.now_s + self.skew_s, self._store.now_s())
         checked = recheck(
             trajectories,
+            [now_s - candidate.started_at_s for candidate in batch],
             version=self.head,
             tree=self.tree,
             limits=self._limits,
-            now_s=self._events.now_s + self.skew_s,
         )
         if isinstance(checked, OutdatedBatch):
             self._store.release(checked.outdated)

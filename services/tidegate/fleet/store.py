@@ -104,7 +104,7 @@ class FleetStore:
             head=version,
             tree=tree,
             limits=self._limits,
-            now_s=self._now_s(),
+            now_s=self.now_s(),
         )
         self._meters.queued(-len(choice.batch))
         self.leased = choice.batch
@@ -116,7 +116,7 @@ class FleetStore:
         """Drop trajectories beyond the budget of the newest known version."""
         if self.alive and self.head is not None and self.pool.num_trajectories:
             self._drop(
-                self.pool.overdue(head=self.head, tree=self._tree, limits=self._limits, now_s=self._now_s())
+                self.pool.overdue(head=self.head, tree=self._tree, limits=self._limits, now_s=self.now_s())
             )
 
     def commit(self, version: PolicyVersion) -> None:
@@ -191,7 +191,8 @@ class FleetStore:
         while position < len(candidates):
             position += len(self.pool.remove(candidates[position].seq))
 
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """By the store's clock."""
         return self._events.now_s + self.skew_s
 
     def ids(self) -> list[TrajectoryId]:

@@ -40,9 +40,12 @@ class Supply(Protocol[LeasedT]):
         ...
 
     def judge(
-        self, leased: LeasedT, *, version: PolicyVersion, tree: LineageTree, now_s: float
+        self, leased: LeasedT, *, version: PolicyVersion, tree: LineageTree, now_s: float, held_s: float
     ) -> TrainingBatch | OutdatedBatch:
-        """The second check of I1: every trajectory against the version that it is about to update."""
+        """The second check of I1: every trajectory against the version that it is about to update.
+
+        ``held_s``: seconds since the batch was leased, which a wrong wall clock does not change.
+        """
         ...
 
 
@@ -73,6 +76,8 @@ class BatchSource(Generic[LeasedT]):
         self._lease_wait_s = lease_wait_s
         self._uncommitted = uncommitted
         self._ahead: tuple[PolicyVersion, asyncio.Task[LeasedT | None]] | None = None
+        # Of the batch that was leased last, by the monotonic clock; there is at most one that is not judged.
+        self._leased_s = 0.0
         # The newest batch that was given to the loop, until it is released or the next one is given.
         self._current = ""
         self._lost: frozenset[str] = frozenset()
@@ -106,7 +111,9 @@ class BatchSource(Generic[LeasedT]):
         leased = await self._take(version)
         if leased is None:
             return None
-        verdict = self._supply.judge(leased, version=version, tree=tree, now_s=self._context.clock.now_s())
+        clock = self._context.clock
+        held_s = clock.monotonic_s() - self._leased_s
+        verdict = self._supply.judge(leased, version=version, tree=tree, now_s=clock.now_s(), held_s=held_s)
         if not isinstance(verdict, OutdatedBatch):
             self._current = leased.batch_id
             return verdict
@@ -158,7 +165,7 @@ class BatchSource(Generic[LeasedT]):
 
     async def _lease(self, version: PolicyVersion) -> LeasedT | None:
         try:
-            return await self._supply.request(
+            leased = await self._supply.request(
                 version,
                 learner_id=self._learner_id,
                 max_wait_s=self._lease_wait_s,
@@ -171,3 +178,5 @@ class BatchSource(Generic[LeasedT]):
             self._context.log.warning("call_failed", what="lease_batch", error=str(error))
             await self._context.drain.sleep(BACKOFF_S)
             return None
+        self._leased_s = self._context.clock.monotonic_s()
+        return leased

@@ -144,7 +144,7 @@ class ReplaySupply:
         )
 
     def judge(
-        self, leased: ReplaySample, *, version: PolicyVersion, tree: LineageTree, now_s: float
+        self, leased: ReplaySample, *, version: PolicyVersion, tree: LineageTree, now_s: float, held_s: float
     ) -> ReplayBatch | OutdatedBatch:
         """Judge each trajectory that units are of.
 
@@ -155,7 +155,7 @@ class ReplaySupply:
         outdated: list[OutdatedTrajectory] = []
         for row in leased.rows:
             lag, span = self._spans.measure(row, version=version, tree=tree)
-            age_s = now_s - row.started_at_s
+            age_s = max(now_s - row.started_at_s, row.age_s + held_s)
             verdict = judge_measured(lag=lag, span=span, age_s=age_s, limits=self._limits)
             if isinstance(verdict, Fresh):
                 judged.append(JudgedTrajectory(row.trajectory_id, verdict))

@@ -137,13 +137,16 @@ Recheck: TypeAlias = TrainableBatch | OutdatedBatch
 
 def recheck(
     trajectories: Sequence[Trajectory],
+    ages_s: Sequence[float],
     *,
     version: PolicyVersion,
     tree: LineageTree,
     limits: StalenessLimits,
-    now_s: float,
 ) -> Recheck:
     """The second check of I1: every trajectory of a batch against the version it is about to update.
+
+    ``ages_s``: of each, the larger of two measures: by the learner's clock, and by the store's clock when it was leased
+    plus the duration since. A clock of the learner that is behind makes nothing younger.
 
     Raises:
         UnknownVersionError: a span names a lineage that the run never opened.
@@ -152,17 +155,12 @@ def recheck(
     known: dict[tuple[tuple[VersionSpan, ...], float], Verdict] = {}
     judged: list[JudgedTrajectory] = []
     outdated: list[OutdatedTrajectory] = []
-    for trajectory in trajectories:
-        key = (trajectory.spans, trajectory.started_at_s)
+    for trajectory, age_s in zip(trajectories, ages_s, strict=True):
+        key = (trajectory.spans, age_s)
         verdict = known.get(key)
         if verdict is None:
             verdict = judge(
-                trajectory.spans,
-                started_at_s=trajectory.started_at_s,
-                head=version,
-                tree=tree,
-                limits=limits,
-                now_s=now_s,
+                trajectory.spans, started_at_s=-age_s, head=version, tree=tree, limits=limits, now_s=0.0
             )
             known[key] = verdict
         if isinstance(verdict, Fresh):

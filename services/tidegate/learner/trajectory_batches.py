@@ -13,7 +13,8 @@ from tidegate.core.records import Trajectory
 from tidegate.core.staleness import LineageTree, StalenessLimits
 from tidegate.learner.committing import TrainedBatch
 from tidegate.learner.state import JudgedTrajectory, OutdatedBatch, TrainingProgress, recheck
-from tidegate.wire.clients.trajectory_store import Consumption, LeasedBatch, TrajectoryStoreClient
+from tidegate.wire.clients.streamed_batches import LeasedBatch
+from tidegate.wire.clients.trajectory_store import Consumption, TrajectoryStoreClient
 
 
 class TrajectoryBatch(msgspec.Struct, frozen=True, eq=False):
@@ -82,7 +83,7 @@ class TrajectorySupply:
         )
 
     def judge(
-        self, leased: LeasedBatch, *, version: PolicyVersion, tree: LineageTree, now_s: float
+        self, leased: LeasedBatch, *, version: PolicyVersion, tree: LineageTree, now_s: float, held_s: float
     ) -> TrajectoryBatch | OutdatedBatch:
         """Judge each trajectory.
 
@@ -90,7 +91,11 @@ class TrajectorySupply:
             UnknownVersionError: a span names a lineage that the run never opened.
         """
         trajectories = [leased.trajectories[index] for index in training_order(leased.trajectories)]
-        verdict = recheck(trajectories, version=version, tree=tree, limits=self._limits, now_s=now_s)
+        ages_s = [
+            max(now_s - trajectory.started_at_s, leased.ages_s[trajectory.trajectory_id] + held_s)
+            for trajectory in trajectories
+        ]
+        verdict = recheck(trajectories, ages_s, version=version, tree=tree, limits=self._limits)
         if isinstance(verdict, OutdatedBatch):
             return verdict
         return TrajectoryBatch(leased.batch_id, trajectories, verdict.judged)

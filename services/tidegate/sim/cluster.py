@@ -104,6 +104,7 @@ class SimulatedCluster:
                     self.actor_paces[index],
                     self.oracle,
                     scenario.rng(f"actor-{index}"),
+                    world.clock,
                     writes_tokens=scenario.writes_tokens,
                 ),
                 self._actor_config,
@@ -138,7 +139,9 @@ class SimulatedCluster:
         config = LearnerConfig(
             checkpoint_every_steps=self.scenario.checkpoint_every_steps, republish_after_s=2.0
         )
-        return Host(self.world, learner_spec(self.learner_pace, self.oracle), config, index=0)
+        return Host(
+            self.world, learner_spec(self.learner_pace, self.oracle, self.world.clock), config, index=0
+        )
 
     @property
     def actors(self) -> list[Host]:
@@ -176,6 +179,7 @@ class SimulatedCluster:
         self.second_learner.hold(held=True)
         await self.second_learner.kill()
         for host in self.hosts.values():
+            host.clock.ahead_s = 0.0
             host.hold(held=False)
 
     async def stop(self) -> None:

@@ -26,6 +26,7 @@ KEPT_SHARE = 0.5
 SLOWNESS = 5.0
 STRAGGLERS = 0.3
 STORE = "trajectory_store"
+CLOCK_ERROR_S = 3600.0
 
 Fault = Callable[[SimulatedCluster, random.Random], Awaitable[None]]
 
@@ -216,6 +217,24 @@ async def isolate_learner(cluster: SimulatedCluster, rng: random.Random) -> None
     cluster.network.isolated |= {"learner"}
     await asyncio.sleep(LEASE_TIMEOUT_S + rng.uniform(1.0, 4.0))
     cluster.network.isolated -= {"learner"}
+
+
+async def set_clock_wrong(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """The wall clock of one host is an hour ahead or behind, until it is corrected.
+
+    No actor's is ahead and the store's is not behind: trajectories would look younger by the time from their end to
+    their arrival (``Arrival.times``).
+    """
+    host = rng.choice(list(cluster.hosts.values()))
+    errors_s = [-CLOCK_ERROR_S, CLOCK_ERROR_S]
+    if host in cluster.actors:
+        errors_s.remove(CLOCK_ERROR_S)
+    if host is cluster.hosts[STORE]:
+        errors_s.remove(-CLOCK_ERROR_S)
+    host.clock.ahead_s = rng.choice(errors_s)
+    cluster.event_log.note(host.instance, "clock_wrong", detail=f"{host.clock.ahead_s:+g} s")
+    await asyncio.sleep(rng.uniform(1.0, 6.0))
+    host.clock.ahead_s = 0.0
 
 
 # The weight of each fault in the draw.

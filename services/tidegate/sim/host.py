@@ -62,6 +62,22 @@ class World:
         self.gone: list[Process] = []
 
 
+class HostClock:
+    """The clock of one host: its wall time may be wrong, its durations are right."""
+
+    def __init__(self, true: VirtualClock) -> None:
+        self._true = true
+        self.ahead_s = 0.0
+
+    def now_s(self) -> float:
+        """Seconds since the epoch, as this host has them."""
+        return self._true.now_s() + self.ahead_s
+
+    def monotonic_s(self) -> float:
+        """Seconds since the start."""
+        return self._true.monotonic_s()
+
+
 class Host:
     """Runs the processes of one instance of a service, one after the other, on the same disk."""
 
@@ -86,6 +102,7 @@ class Host:
         self.connection: Connection | None = None
         self.policy_delay_s = policy_delay_s
         self.num_starts = 0
+        self.clock = HostClock(world.clock)
         # Exit codes of the processes that were not killed, in order.
         self.exit_codes: list[int] = []
         # While held, nothing starts a process.
@@ -232,13 +249,13 @@ class Host:
                 slow_s=self.policy_delay_s,
             )
             await connection.wait_connected(timeout_s=world.settings.broker_wait_s)
-            bus = Bus(connection.as_client(), topology, world.clock)
+            bus = Bus(connection.as_client(), topology, self.clock)
             connection.on_reconnect = bus.note_reconnect
             self.connection = connection
             return bus
 
         return ProcessPorts(
-            clock=world.clock,
+            clock=self.clock,
             drain=self._drain,
             log=world.event_log.logger(self.instance, enabled=lambda: process.alive),
             channels=Channels(

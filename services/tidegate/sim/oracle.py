@@ -51,6 +51,8 @@ class Oracle:
         self._finished: dict[str, set[TaskId]] = {}
         # Those of actors that drained since: their rollouts must have been published.
         self._published: set[TaskId] = set()
+        # When rollouts really started, by their task and what their actor's clock said.
+        self._starts: dict[tuple[TaskId, float], float] = {}
         # The policy of the learner that made the last update or was restored last.
         self.head = 0
         self.num_updates = 0
@@ -106,6 +108,11 @@ class Oracle:
     def starts(self, actor: str) -> None:
         """A new process of an actor: it holds nothing of what an earlier one finished."""
         self._finished[actor] = set()
+
+    def begins(self, tasks: Iterable[TaskId], *, recorded_s: float, now_s: float) -> None:
+        """The engine of an actor starts rollouts at ``now_s``, which its clock says is ``recorded_s``."""
+        for task in tasks:
+            self._starts[task, recorded_s] = now_s
 
     def finishes(self, actor: str, tasks: Iterable[TaskId]) -> None:
         """The engine of an actor finished the rollouts of tasks."""
@@ -168,7 +175,8 @@ class Oracle:
         self.lags[lag] = self.lags.get(lag, 0) + 1
         if lag > self._max_lag:
             self.violate("I1", f"{name} was trained at lag {lag}, max_lag is {self._max_lag}")
-        age_s = now_s - trajectory.started_at_s
+        recorded_s = trajectory.started_at_s
+        age_s = now_s - self._starts.get((trajectory.task_id, recorded_s), recorded_s)
         if age_s > self._max_age_s:
             self.violate("I1", f"{name} was trained {age_s:.1f} s old, max_age_s is {self._max_age_s:g}")
         return lag

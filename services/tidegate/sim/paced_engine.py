@@ -45,19 +45,21 @@ class PacedEngine:
         pace: Pace,
         control: EngineControl,
         clock: Clock,
+        true_clock: Clock,
         oracle: Oracle,
         rng: random.Random,
         *,
         actor: str,
         group_size: int,
     ) -> None:
-        """``rng`` is this actor's own; ``actor`` is its instance; ``group_size``: samples of a task."""
+        """``clock`` and ``rng`` are this actor's own; ``actor`` is its instance; ``group_size``: samples of a task."""
         self._group_size = group_size
         self._actor = actor
         oracle.starts(actor)
         self._pace = pace
         self._control = control
         self._clock = clock
+        self._true_clock = true_clock
         self._oracle = oracle
         self._rng = rng
 
@@ -70,6 +72,9 @@ class PacedEngine:
     def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
         """Run the tasks side by side; all take as long as the slowest."""
         started_at_s = self._clock.now_s()
+        self._oracle.begins(
+            [task.task_id for task in tasks], recorded_s=started_at_s, now_s=self._true_clock.now_s()
+        )
         snapshot = self._newest()
         marks = VersionMarks(snapshot.version)
         self._control.begins(tasks, snapshot.version, now_s=started_at_s)

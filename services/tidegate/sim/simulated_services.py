@@ -14,6 +14,7 @@ from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.main import assemble as assemble_learner
 from tidegate.learner.steps_log import StepsLog
+from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.sim.oracle import Oracle
@@ -21,8 +22,13 @@ from tidegate.sim.paced_engine import Pace, PacedEngine, PacedTrainer
 from tidegate.sim.paced_tokens import PacedTokenEngine
 
 
-def actor_spec(pace: Pace, oracle: Oracle, rng: random.Random, *, writes_tokens: bool = False) -> ServiceSpec:
-    """An actor whose rollouts take the time of ``pace``; ``writes_tokens``: by an engine that writes tokens."""
+def actor_spec(
+    pace: Pace, oracle: Oracle, rng: random.Random, true_clock: Clock, *, writes_tokens: bool = False
+) -> ServiceSpec:
+    """An actor whose rollouts take the time of ``pace``; ``writes_tokens``: by an engine that writes tokens.
+
+    ``true_clock``: the oracle's time, whatever the actor's own clock says.
+    """
 
     async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         control = EngineControl()
@@ -34,6 +40,7 @@ def actor_spec(pace: Pace, oracle: Oracle, rng: random.Random, *, writes_tokens:
             pace,
             control,
             context.clock,
+            true_clock,
             oracle,
             rng,
             actor=context.instance,
@@ -44,11 +51,11 @@ def actor_spec(pace: Pace, oracle: Oracle, rng: random.Random, *, writes_tokens:
     return ServiceSpec(name="actor", config_type=ActorConfig, build=build)
 
 
-def learner_spec(pace: Pace, oracle: Oracle) -> ServiceSpec:
-    """A learner whose updates take the time of ``pace``."""
+def learner_spec(pace: Pace, oracle: Oracle, true_clock: Clock) -> ServiceSpec:
+    """A learner whose updates take the time of ``pace``; ``true_clock``: the oracle's time."""
 
     async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
-        trainer = PacedTrainer(pace, context.clock, oracle)
+        trainer = PacedTrainer(pace, true_clock, oracle)
         log = StepsLog(context.data_dir / "steps.jsonl", bytes_max=config.steps_file_bytes_max)
         folder = await asyncio.to_thread(
             CheckpointFolder, context.data_dir / "checkpoints", keep=config.keep_checkpoints

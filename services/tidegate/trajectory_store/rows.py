@@ -9,7 +9,7 @@ import msgspec
 from tidegate.core.batching import Candidate
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import VersionSpan
-from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.core.staleness import Lineage, LineageTree, clock_ahead_s
 from tidegate.trajectory_store.state import Location
 from tidegate.wire.columns import RecordColumns, SpanRow, spans_of
 
@@ -38,6 +38,14 @@ class Arrival(msgspec.Struct, frozen=True, eq=False):
     def is_whole(self) -> bool:
         """Whether the ledger knew none of the frame's records."""
         return isinstance(self.frame_indexes, range)
+
+    def times(self) -> tuple[list[float], list[float]]:
+        """Start and end of each record, or one for all, less what the actor's clock is ahead (``clock_ahead_s``)."""
+        started, finished = self.columns.started_at_s, self.columns.finished_at_s
+        ahead_s = clock_ahead_s(max(finished), received_at_s=self.received_at_s)
+        if not ahead_s:
+            return started, finished
+        return [each - ahead_s for each in started], [each - ahead_s for each in finished]
 
     def only(self, positions: Sequence[int]) -> "Arrival":
         """With some of its records, by position."""
@@ -120,6 +128,7 @@ CANDIDATE_COLUMNS = "seq, trajectory_id, group_id, group_size, spans, started_at
 def arrived(arrival: Arrival, *, first_seq: int, frame_id: int, now_s: float) -> Iterable[tuple[Any, ...]]:
     """The rows of the trajectories that arrived in a frame, for ``INSERT_ARRIVED``."""
     columns = arrival.columns
+    started_at_s, finished_at_s = arrival.times()
     returns = [[episode[0] for episode in episodes] for episodes in columns.episodes]
     return zip(
         count(first_seq),
@@ -133,8 +142,8 @@ def arrived(arrival: Arrival, *, first_seq: int, frame_id: int, now_s: float) ->
         cycle(map(len, returns)),
         cycle([sum(values) / len(values) if values else None for values in returns]),
         cycle(map(_encode_spans, columns.spans)),
-        cycle(columns.started_at_s),
-        cycle(columns.finished_at_s),
+        cycle(started_at_s),
+        cycle(finished_at_s),
         repeat(now_s),
         repeat(frame_id),
         arrival.frame_indexes,
@@ -145,6 +154,7 @@ def arrived(arrival: Arrival, *, first_seq: int, frame_id: int, now_s: float) ->
 def candidates_of(arrival: Arrival, *, first_seq: int, frame_id: int) -> list[Candidate]:
     """What batching needs to know of the trajectories that arrived in a frame."""
     columns = arrival.columns
+    started_at_s, _ = arrival.times()
     return list(
         map(
             Candidate,
@@ -153,7 +163,7 @@ def candidates_of(arrival: Arrival, *, first_seq: int, frame_id: int) -> list[Ca
             cycle(columns.group_id),
             cycle(columns.group_size),
             cycle(map(spans_of, columns.spans)),
-            cycle(columns.started_at_s),
+            cycle(started_at_s),
             repeat(frame_id),
         )
     )

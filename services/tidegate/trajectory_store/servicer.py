@@ -132,6 +132,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             batch_id=batch.batch_id,
             frame_sizes=[len(frame) for frame in batch.frames],
             trajectory_ids=batch.trajectory_ids,
+            ages_s=batch.ages_s,
             chunk=joined[:FIRST_CHUNK_BYTES],
         )
         for chunk in _later_chunks(joined):

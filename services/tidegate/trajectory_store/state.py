@@ -35,19 +35,24 @@ class BatchLease(msgspec.Struct, frozen=True):
 
 
 class Batch(msgspec.Struct, frozen=True, eq=False):
-    """A leased batch as it is sent: whole frames, and which of their trajectories belong to it."""
+    """A leased batch as it is sent: whole frames, and which of their trajectories belong to it.
+
+    ``ages_s``: of each trajectory, seconds since its rollout started, by the store's clock.
+    """
 
     batch_id: str
     frames: list[bytes]
     trajectory_ids: list[TrajectoryId]
+    ages_s: list[float]
 
 
-def batch_of(lease: BatchLease, frames: list[bytes]) -> Batch:
+def batch_of(lease: BatchLease, frames: list[bytes], *, now_s: float) -> Batch:
     """A lease as it is sent, with the frames that its trajectories lie in."""
     return Batch(
         batch_id=lease.batch_id,
         frames=frames,
         trajectory_ids=[candidate.trajectory_id for candidate in lease.candidates],
+        ages_s=[now_s - candidate.started_at_s for candidate in lease.candidates],
     )
 
 

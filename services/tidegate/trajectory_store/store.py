@@ -276,7 +276,7 @@ class Store:
             frames, lost = self._read(choice.batch)
             if not lost:
                 lease = self.ledger.lease(choice.batch, version=version, learner_id=learner_id, now_s=now_s)
-                return batch_of(lease, frames)
+                return batch_of(lease, frames, now_s=now_s)
             self._drop_lost(lost, now_s=now_s)
 
     def _lease_again(self, held: BatchLease, *, limits: StalenessLimits, now_s: float) -> Batch | None:
@@ -290,7 +290,7 @@ class Store:
             now_s=now_s,
         )
         if not lost and not judged.dropped:
-            return batch_of(held, frames)
+            return batch_of(held, frames, now_s=now_s)
         dropped = [Dropped(candidate.trajectory_id, "failed", detail) for candidate, detail in lost]
         dropped += [
             Dropped(drop.candidate.trajectory_id, drop.reason, drop.detail) for drop in judged.dropped

@@ -71,6 +71,7 @@ class LeaseBatchResponse(_message.Message):
     FRAME_SIZES_FIELD_NUMBER: _builtins.int
     TRAJECTORY_IDS_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
+    AGES_S_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.str
     """Set on the first message only; empty batch_id means that no batch was ready in time."""
     chunk: _builtins.bytes
@@ -82,6 +83,10 @@ class LeaseBatchResponse(_message.Message):
     def trajectory_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The leased trajectories of the frames: a frame may contain others."""
 
+    @_builtins.property
+    def ages_s(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Of each trajectory, seconds since its rollout started, by the store's clock when the batch was leased."""
+
     def __init__(
         self,
         *,
@@ -89,10 +94,11 @@ class LeaseBatchResponse(_message.Message):
         frame_sizes: _abc.Iterable[_builtins.int] | None = ...,
         trajectory_ids: _abc.Iterable[_builtins.str] | None = ...,
         chunk: _builtins.bytes = ...,
+        ages_s: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch_id", b"batch_id", "chunk", b"chunk", "frame_sizes", b"frame_sizes", "trajectory_ids", b"trajectory_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages_s", b"ages_s", "batch_id", b"batch_id", "chunk", b"chunk", "frame_sizes", b"frame_sizes", "trajectory_ids", b"trajectory_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

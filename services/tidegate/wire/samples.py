@@ -42,12 +42,14 @@ IDS, PROBABILITIES, ROW_OF = "ids", "probabilities", "row_of"
 class SampledRow(msgspec.Struct, frozen=True, array_like=True):
     """A trajectory with units in the batch: what the learner needs to judge its staleness, and to commit its first use.
 
-    ``is_unused``: no surviving gradient had used it when the batch was drawn.
+    ``age_s``: seconds since its rollout started, when the batch was drawn, by the store's clock. ``is_unused``: no
+    surviving gradient had used it then.
     """
 
     trajectory_id: TrajectoryId
     spans: tuple[SpanRow, ...]
     started_at_s: float
+    age_s: float
     is_unused: bool
 
     def version_spans(self) -> tuple[VersionSpan, ...]:

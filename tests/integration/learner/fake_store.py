@@ -1,6 +1,7 @@
 """A trajectory store in memory that speaks the real protocol, and fails on demand."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -138,6 +139,7 @@ class FakeStore:
             batch_id=lease.batch_id,
             frame_sizes=[len(frame) for frame in frames],
             trajectory_ids=[trajectory.trajectory_id for trajectory in lease.trajectories],
+            ages_s=[time.time() - trajectory.started_at_s for trajectory in lease.trajectories],
         )
         yield memoryview(b"".join(frames))
 

@@ -24,7 +24,8 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
 from tidegate.trajectory_store.reading import LEDGER_FILE, ids, totals
-from tidegate.wire.clients.trajectory_store import Consumption, LeasedBatch, TrajectoryStoreClient
+from tidegate.wire.clients.streamed_batches import LeasedBatch
+from tidegate.wire.clients.trajectory_store import Consumption, TrajectoryStoreClient
 from tidegate.wire.frame import encode_frame
 from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS, Topology
 

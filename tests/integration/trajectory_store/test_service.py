@@ -41,11 +41,11 @@ from tidegate.v1 import trajectory_pb2
 from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.v1.trajectory_store_service_pb2_grpc import TrajectoryStoreServiceStub
 from tidegate.wire.clients.remote import remote_errors
+from tidegate.wire.clients.streamed_batches import LeasedBatch
 from tidegate.wire.clients.trajectory_store import (
     ConsumedBatch,
     Consumption,
     Dropped,
-    LeasedBatch,
     TrajectoryStoreClient,
 )
 from tidegate.wire.digest import digest_of

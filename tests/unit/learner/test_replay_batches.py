@@ -41,6 +41,7 @@ def sample_of(made: list[tuple[list[PolicyVersion], float]]) -> ReplaySample:
                     [(version.lineage, version.step, place, place + 1) for place, version in enumerate(spans)]
                 ),
                 started_at_s,
+                NOW_S - started_at_s,
                 index % 2 == 0,
             )
             for index, (spans, started_at_s) in enumerate(made)
@@ -74,7 +75,7 @@ def test_verdicts_are_those_of_the_one_staleness_check(
         )
         for spans, started_at_s in made
     ]
-    found = supply(limits).judge(sample, version=HEAD, tree=TREE, now_s=NOW_S)
+    found = supply(limits).judge(sample, version=HEAD, tree=TREE, now_s=NOW_S, held_s=0.0)
     stale = {
         row.trajectory_id
         for row, verdict in zip(sample.rows, verdicts, strict=True)
@@ -90,7 +91,9 @@ def test_verdicts_are_those_of_the_one_staleness_check(
 
 def batch() -> ReplayBatch:
     made = [([PolicyVersion(ROOT, 4)], 990.0), ([PolicyVersion(FORK, 30)], 995.0)]
-    found = supply(StalenessLimits(1000, 1e6)).judge(sample_of(made), version=HEAD, tree=TREE, now_s=NOW_S)
+    found = supply(StalenessLimits(1000, 1e6)).judge(
+        sample_of(made), version=HEAD, tree=TREE, now_s=NOW_S, held_s=0.0
+    )
     assert isinstance(found, ReplayBatch)
     return found
 
@@ -123,4 +126,14 @@ def test_parts_are_the_units_of_each_trajectory() -> None:
 def test_version_that_no_learner_opened_is_an_error() -> None:
     sample = sample_of([([PolicyVersion(LineageName("9-zzzz"), 1)], 990.0)])
     with pytest.raises(UnknownVersionError):
-        supply(StalenessLimits(1000, 1e6)).judge(sample, version=HEAD, tree=TREE, now_s=NOW_S)
+        supply(StalenessLimits(1000, 1e6)).judge(sample, version=HEAD, tree=TREE, now_s=NOW_S, held_s=0.0)
+
+
+def test_clock_of_the_learner_that_is_behind_makes_nothing_younger() -> None:
+    sample = sample_of([([HEAD], NOW_S - 3.0)])
+    behind = supply(StalenessLimits(1000, 5.0))
+    kept = behind.judge(sample, version=HEAD, tree=TREE, now_s=NOW_S - 3600.0, held_s=1.5)
+    assert isinstance(kept, ReplayBatch)
+    late = behind.judge(sample, version=HEAD, tree=TREE, now_s=NOW_S - 3600.0, held_s=2.5)
+    assert isinstance(late, OutdatedBatch)
+    assert [item.reason for item in late.outdated] == ["expired"]

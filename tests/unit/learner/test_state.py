@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.unit.learner.trajectories import ROOT, segment, version
 from tidegate.core.errors import UnknownVersionError
 from tidegate.core.ids import LineageName
-from tidegate.core.records import EpisodeEnd
+from tidegate.core.records import EpisodeEnd, Trajectory
 from tidegate.core.staleness import Fresh, Lineage, LineageTree, StalenessLimits
 from tidegate.learner.state import (
     EPISODES_MAX,
@@ -42,9 +42,13 @@ def test_restored_learner_forks_at_the_version_of_its_checkpoint() -> None:
     assert lineage == Lineage(name=LineageName("4-cd34"), parent=LineageName("3-ab12"), fork_step=50)
 
 
+def ages_at(now_s: float, batch: list[Trajectory]) -> list[float]:
+    return [now_s - trajectory.started_at_s for trajectory in batch]
+
+
 def test_batch_inside_the_budget_is_measured_against_the_version_it_updates() -> None:
     batch = [segment("a", at=version(5), started_at_s=1.0), segment("b", at=version(3), started_at_s=4.0)]
-    verdict = recheck(batch, version=version(5), tree=TREE, limits=LIMITS, now_s=9.0)
+    verdict = recheck(batch, ages_at(9.0, batch), version=version(5), tree=TREE, limits=LIMITS)
     assert verdict == TrainableBatch(
         (
             JudgedTrajectory(batch[0].trajectory_id, Fresh(lag=0, span=0, age_s=8.0)),
@@ -59,7 +63,7 @@ def test_one_trajectory_beyond_the_budget_spoils_the_batch_and_is_named() -> Non
         segment("stale", at=version(2), started_at_s=1.0),
         segment("old", at=version(5), started_at_s=-2.0),
     ]
-    verdict = recheck(batch, version=version(5), tree=TREE, limits=LIMITS, now_s=9.0)
+    verdict = recheck(batch, ages_at(9.0, batch), version=version(5), tree=TREE, limits=LIMITS)
     assert isinstance(verdict, OutdatedBatch)
     assert [(item.trajectory_id, item.reason) for item in verdict.outdated] == [
         ("stale.0", "stale"),
@@ -72,10 +76,10 @@ def test_version_of_an_unknown_lineage_is_an_error() -> None:
     with pytest.raises(UnknownVersionError):
         recheck(
             [segment("a", at=version(1, LineageName("9-ffff")))],
+            [0.0],
             version=version(1),
             tree=TREE,
             limits=LIMITS,
-            now_s=0.0,
         )
 
 

@@ -64,11 +64,13 @@ def make_group(task: str, size: int, *, version: PolicyVersion | None = None) ->
     return [make_trajectory(task, index=index, version=version, group_size=size) for index in range(size)]
 
 
-def message_of(*trajectories: Trajectory, received_at_s: float = NOW_S) -> ArrivedMessage:
+def message_of(*trajectories: Trajectory, received_at_s: float | None = None) -> ArrivedMessage:
     return ArrivedMessage(
         data=encode_frame(trajectories),
         headers={HEADER_TRAJECTORY_IDS: ",".join(item.trajectory_id for item in trajectories)},
-        received_at_s=received_at_s,
+        received_at_s=max(each.finished_at_s for each in trajectories)
+        if received_at_s is None
+        else received_at_s,
     )
 
 

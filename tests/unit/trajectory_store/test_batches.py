@@ -176,3 +176,22 @@ def test_lease_survives_the_store_and_can_be_committed_at_the_next_one(tmp_path:
     assert store.ledger.head == at(8)
     assert store.totals().trained == 1
     store.close()
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 0.5, 3600.0])
+def test_clock_of_an_actor_that_is_ahead_makes_nothing_younger(store: Store, ahead_s: float) -> None:
+    # It took a second and arrived when it ended.
+    ahead = make_trajectory("t-1", started_at_s=NOW_S - 1.0 + ahead_s)
+    store.ingest([message_of(ahead, received_at_s=NOW_S)], now_s=NOW_S)
+    old_s = NOW_S + LIMITS.max_age_s
+    assert lease(store, at(0), now_s=old_s - 0.5) is None
+    batch = lease(store, at(0), now_s=NOW_S + 2.0)
+    assert batch is None, "it was dropped, as the age says"
+
+
+def test_batch_is_sent_with_the_age_of_each_trajectory_also_when_it_is_sent_again(store: Store) -> None:
+    store.ingest([message_of(make_trajectory("t-1", started_at_s=NOW_S - 1.0))], now_s=NOW_S)
+    for now_s in (NOW_S + 2.0, NOW_S + 5.0):
+        batch = lease(store, at(0), now_s=now_s)
+        assert batch is not None
+        assert batch.ages_s == [now_s - NOW_S + 1.0]

@@ -20,7 +20,7 @@ from tidegate.wire.samples import (
     encode_sample,
 )
 
-ROW = SampledRow(TrajectoryId("t-1.0"), ((LineageName("0-a"), 3, 0, 4),), 5.0, is_unused=True)
+ROW = SampledRow(TrajectoryId("t-1.0"), ((LineageName("0-a"), 3, 0, 4),), 5.0, 2.0, is_unused=True)
 HEAD = SampleHead("b", 9, 70, [ROW], [(1.5, 3, 2)], [], [], 0)
 
 

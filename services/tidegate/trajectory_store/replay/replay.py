@@ -17,7 +17,7 @@ from tidegate.core.batching import Drop
 from tidegate.core.errors import RecordError, StaleFolderError, TidegateError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason, Trajectory
-from tidegate.core.staleness import StalenessLimits
+from tidegate.core.staleness import StalenessLimits, clock_ahead_s
 from tidegate.trajectory_store import batches, counts
 from tidegate.trajectory_store.hash_chain import frame_digest
 from tidegate.trajectory_store.intake import Parcel, Refusal
@@ -193,7 +193,9 @@ class Replay:
         try:
             for seq, parcel in enumerate(parcels, start=first_seq):
                 record = _only_trajectory(parcel)
-                resident = Resident(seq, record.trajectory_id, record.spans, record.started_at_s)
+                ahead_s = clock_ahead_s(record.finished_at_s, received_at_s=parcel.message.received_at_s)
+                started_at_s = record.started_at_s - ahead_s
+                resident = Resident(seq, record.trajectory_id, record.spans, started_at_s)
                 segment = Segment(resident, record.stream_id, record.stream_position, record.tensors)
                 num_complete += self.buffer.insert(segment, arrival=self._inserted_rows + num_rows)
                 num_rows += self._units
@@ -303,7 +305,7 @@ class Replay:
         lease = self._batches.lease(drawn.ids, version=version, learner_id=learner_id, now_s=now_s)
         self.buffer.reserve(drawn.ids)
         self.limiter.sampled += len(drawn.ids)
-        return self._batch(lease, drawn)
+        return self._batch(lease, drawn, now_s=now_s)
 
     def _sample_again(
         self, held: BatchLease, *, limits: StalenessLimits, now_s: float
@@ -312,9 +314,9 @@ class Replay:
         drawn = self.buffer.drawn_again(
             decode_units(held.units), step=held.version.step, limits=limits, now_s=now_s
         )
-        return None if drawn is None else self._batch(held, drawn)
+        return None if drawn is None else self._batch(held, drawn, now_s=now_s)
 
-    def _batch(self, lease: BatchLease, drawn: Drawn) -> SampledBatch:
+    def _batch(self, lease: BatchLease, drawn: Drawn, *, now_s: float) -> SampledBatch:
         frame = sample_frame(
             self.buffer,
             drawn,
@@ -323,6 +325,7 @@ class Replay:
             inserted_steps=self._inserted_steps,
             episodes=tuple(self._episodes),
             is_sequence=self._plan.buffer.period > 0,
+            now_s=now_s,
         )
         self._episodes.clear()
         return SampledBatch(batch_id=lease.batch_id, frame=frame)

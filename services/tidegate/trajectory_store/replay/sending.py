@@ -30,6 +30,7 @@ def sample_frame(
     inserted_steps: int,
     episodes: Sequence[EpisodeRow],
     is_sequence: bool,
+    now_s: float,
 ) -> bytes:
     """The frame; ``unused``: trajectories that no surviving gradient used, by their place in the ledger."""
     slots, row_of = np.unique(drawn.slots, return_inverse=True)
@@ -40,7 +41,8 @@ def sample_frame(
             [(span.version.lineage, span.version.step, span.start, span.stop) for span in page.spans]
         )
         is_unused = page.header.seq in unused
-        rows.append(SampledRow(page.trajectory_id, spans, page.started_at_s, is_unused))
+        started_at_s = page.started_at_s
+        rows.append(SampledRow(page.trajectory_id, spans, started_at_s, now_s - started_at_s, is_unused))
     tensors, references = buffer.read(drawn)
     own: dict[str, Array] = {
         IDS: drawn.ids,

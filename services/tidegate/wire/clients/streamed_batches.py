@@ -3,8 +3,10 @@
 from collections.abc import AsyncIterable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from tidegate.core.errors import RecordError
-from tidegate.core.ids import PolicyVersion
+from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import Trajectory
 from tidegate.core.staleness import StalenessLimits
 from tidegate.v1 import trajectory_store_service_pb2 as pb
@@ -15,6 +17,18 @@ from tidegate.wire.frame import decode_frame
 SERVICE = "trajectory_store"
 RequestT = TypeVar("RequestT", pb.LeaseBatchRequest, pb.SampleBatchRequest)
 HeadT = TypeVar("HeadT", pb.LeaseBatchResponse, pb.SampleBatchResponse, pb.ReadUpdateResponse)
+
+
+class LeasedBatch(msgspec.Struct, frozen=True, eq=False):
+    """A batch leased to the learner: train it and commit, or release it.
+
+    Its lease ends with the learner's lineage, or when it is not renewed. ``ages_s``: of each trajectory, seconds since
+    its rollout started, by the store's clock when the batch was leased.
+    """
+
+    batch_id: str
+    trajectories: list[Trajectory]
+    ages_s: dict[TrajectoryId, float]
 
 
 def batch_request(
@@ -72,3 +86,17 @@ def leased_trajectories(
         trajectories.extend(trajectory for trajectory in frame if trajectory.trajectory_id in wanted)
         start += size
     return trajectories
+
+
+def leased_ages_s(head: pb.LeaseBatchResponse) -> dict[TrajectoryId, float]:
+    """The age of each trajectory of a lease.
+
+    Raises:
+        RecordError: there is not one for each.
+    """
+    if len(head.ages_s) != len(head.trajectory_ids):
+        raise RecordError(
+            f"A batch of {len(head.trajectory_ids)} trajectories arrived with {len(head.ages_s)} ages",
+            fix="run the trajectory store and the learner from the same release",
+        )
+    return dict(zip(map(TrajectoryId, head.trajectory_ids), head.ages_s, strict=True))

@@ -19,7 +19,14 @@ from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.v1.trajectory_store_service_pb2_grpc import TrajectoryStoreServiceStub
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
 from tidegate.wire.clients.remote import AUDIT_DEADLINE_S, DEADLINE_S, POLL_GRACE_S, remote_errors
-from tidegate.wire.clients.streamed_batches import SERVICE, batch_request, leased_trajectories, received
+from tidegate.wire.clients.streamed_batches import (
+    SERVICE,
+    LeasedBatch,
+    batch_request,
+    leased_ages_s,
+    leased_trajectories,
+    received,
+)
 from tidegate.wire.convert import (
     envelope_from_proto,
     lineage_to_proto,
@@ -40,16 +47,6 @@ _LEASE = "/tidegate.v1.TrajectoryStoreService/LeaseBatch"
 _UPDATE = "/tidegate.v1.TrajectoryStoreService/ReadUpdate"
 _SAMPLE = "/tidegate.v1.TrajectoryStoreService/SampleBatch"
 _UPLOAD = "/tidegate.v1.TrajectoryStoreService/UploadPayload"
-
-
-class LeasedBatch(msgspec.Struct, frozen=True, eq=False):
-    """A batch leased to the learner: train it and commit, or release it.
-
-    Its lease ends with the learner's lineage, or when it is not renewed.
-    """
-
-    batch_id: str
-    trajectories: list[Trajectory]
 
 
 class Renewal(msgspec.Struct, frozen=True):
@@ -217,7 +214,7 @@ class TrajectoryStoreClient:
         head, data = await received(self._lease(request, timeout=max_wait_s + DEADLINE_S))
         if head is None or not head.batch_id:
             return None
-        return LeasedBatch(head.batch_id, leased_trajectories(head, data))
+        return LeasedBatch(head.batch_id, leased_trajectories(head, data), leased_ages_s(head))
 
     async def read_update(self, version: PolicyVersion) -> TrainedUpdate | None:
         """The batch of the surviving branch's update of ``version``; None if there is none, or a payload is gone.
