@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -60,14 +60,51 @@ async def run_program(
 ) -> ProgramEnd:
     """Run a program until it ends, or its episode has and its grace is over, or its deadline.
 
-    On every exit, also by cancellation, this kills the program and its children: its session, and children that left
-    the session while their parent lived.
+    On every exit, also by cancellation and while it still starts, this kills the program and its children: its session,
+    and children that left the session while their parent lived.
+
+    Raises:
+        UnavailableError: it cannot be started.
+    """
+    starting = asyncio.create_task(_start(arguments, environment))
+    tail = bytearray()
+    reading: asyncio.Task[None] | None = None
+    try:
+        # Shielded: a cancelled start would leave a process that nobody knows.
+        process = await asyncio.shield(starting)
+        assert process.stderr is not None, "stderr is a pipe"
+        reading = asyncio.create_task(_keep_last(process.stderr, tail))
+        exiting = asyncio.create_task(process.wait())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(deadline_s):
+                await run_until(ended.wait(), asyncio.shield(exiting))
+        if not exiting.done() and ended.is_set():
+            await asyncio.wait({exiting}, timeout=kill_grace_s)
+        exit_code = process.returncode
+        if exit_code is not None:
+            # Read only what the pipe holds now; a child that still runs keeps it open.
+            await asyncio.wait({reading}, timeout=0.1)
+    finally:
+        # A separate task: a caller that is cancelled while it waits still leaves no process behind.
+        killing = asyncio.create_task(_end(starting, grace_s=kill_grace_s))
+        try:
+            await asyncio.shield(killing)
+        finally:
+            await asyncio.wait({killing})
+            if reading is not None:
+                reading.cancel()
+                await asyncio.gather(reading, return_exceptions=True)
+    return ProgramEnd(exit_code, tail.decode(errors="replace"))
+
+
+async def _start(arguments: Sequence[str], environment: Mapping[str, str]) -> asyncio.subprocess.Process:
+    """Start a program in a session of its own.
 
     Raises:
         UnavailableError: it cannot be started.
     """
     try:
-        process = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             *arguments,
             env=dict(environment),
             stdin=asyncio.subprocess.DEVNULL,
@@ -81,30 +118,6 @@ async def run_program(
             why=str(error),
             fix="set actor.gateway.command to a program of this machine",
         ) from error
-    tail = bytearray()
-    assert process.stderr is not None, "stderr is a pipe"
-    reading = asyncio.create_task(_keep_last(process.stderr, tail))
-    exiting = asyncio.create_task(process.wait())
-    try:
-        with suppress(TimeoutError):
-            async with asyncio.timeout(deadline_s):
-                await run_until(ended.wait(), asyncio.shield(exiting))
-        if not exiting.done() and ended.is_set():
-            await asyncio.wait({exiting}, timeout=kill_grace_s)
-        exit_code = process.returncode
-        if exit_code is not None:
-            # Read only what the pipe holds now; a child that still runs keeps it open.
-            await asyncio.wait({reading}, timeout=0.1)
-    finally:
-        # A separate task: a caller that is cancelled while it waits still leaves no process behind.
-        killing = asyncio.create_task(_end(process, exiting, grace_s=kill_grace_s))
-        try:
-            await asyncio.shield(killing)
-        finally:
-            await asyncio.wait({killing})
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-    return ProgramEnd(exit_code, tail.decode(errors="replace"))
 
 
 async def _keep_last(stream: asyncio.StreamReader, tail: bytearray) -> None:
@@ -113,27 +126,44 @@ async def _keep_last(stream: asyncio.StreamReader, tail: bytearray) -> None:
         del tail[:-STDERR_BYTES_MAX]
 
 
-async def _end(process: asyncio.subprocess.Process, exiting: asyncio.Task[int], *, grace_s: float) -> None:
+async def _end(starting: asyncio.Task[asyncio.subprocess.Process], *, grace_s: float) -> None:
     """Send SIGTERM to the program and its children, then SIGKILL."""
-    strays = _children(process.pid)
-    if not exiting.done():
-        _signal(process.pid, strays, signal.SIGTERM)
+    await asyncio.wait({starting})
+    if starting.exception() is not None:
+        return
+    process = starting.result()
+    exiting = asyncio.create_task(process.wait())
+    tree = _tree_of(process.pid)
+    if process.returncode is None:
+        _signal(process.pid, tree, signal.SIGTERM)
         await asyncio.wait({exiting}, timeout=grace_s)
-        strays += _children(process.pid)
-    _signal(process.pid, strays, signal.SIGKILL)
+    # A stopped process starts no others, so the tree is complete once all of it is stopped.
+    stopped: set[psutil.Process] = set()
+    while running := (tree := _with_children(tree)) - stopped:
+        _signal(process.pid, running, signal.SIGSTOP)
+        stopped |= running
+    _signal(process.pid, tree, signal.SIGKILL)
     await asyncio.wait({exiting})
 
 
-def _children(pid: int) -> list[psutil.Process]:
+def _tree_of(pid: int) -> set[psutil.Process]:
     try:
-        return psutil.Process(pid).children(recursive=True)
+        return _with_children({psutil.Process(pid)})
     except psutil.Error:
-        return []
+        return set()
 
 
-def _signal(pid: int, strays: Sequence[psutil.Process], number: signal.Signals) -> None:
+def _with_children(processes: set[psutil.Process]) -> set[psutil.Process]:
+    tree = set(processes)
+    for process in processes:
+        with suppress(psutil.Error):
+            tree.update(process.children(recursive=True))
+    return tree
+
+
+def _signal(pid: int, tree: Collection[psutil.Process], number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-    for stray in strays:
+    for process in tree:
         with suppress(psutil.Error):
-            stray.send_signal(number)
+            process.send_signal(number)

@@ -209,18 +209,22 @@ async def test_program_sees_its_keys_and_little_else(
     assert not {"BROKER_TOKEN", OPERATOR_KEY_VARIABLE} & variables.keys()
 
 
-@pytest.mark.parametrize("ending", ["deadline", "stop"])
+@pytest.mark.parametrize("ending", ["deadline", "stop", "stop while it starts"])
 async def test_program_is_killed_with_its_children(
     engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
     """One child in the program's session, one in a session of its own, both deaf to SIGTERM."""
-    pids = tmp_path / "pids"
+    pids, has_children, has_started = tmp_path / "pids", asyncio.Event(), asyncio.Event()
     start = asyncio.create_subprocess_exec
 
     async def started(*arguments: str, **options: Any) -> asyncio.subprocess.Process:
         """The deadline counts from here: on a loaded machine a program takes seconds to start others."""
         process = await start(*arguments, **options)
         await until(pids.exists)
+        has_children.set()
+        if ending == "stop while it starts":
+            await asyncio.sleep(0.1)
+        has_started.set()
         return process
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", started)
@@ -237,14 +241,14 @@ time.sleep(600)"""
     )
     async with agents(engine, config, tmp_path) as runner:
         running = asyncio.create_task(made_of(runner, question()))
-        await until(pids.exists)
-        if ending == "stop":
+        await (has_started if ending == "stop" else has_children).wait()
+        if ending != "deadline":
             runner.stop()
         made = await running
     # The kernel ends a process some moments after its SIGKILL, and the runner cannot wait for these two.
     for pid in pids.read_text().split():
         await until(lambda pid=int(pid): not is_alive(pid))
-    if ending == "stop":
+    if ending != "deadline":
         assert made == [], "the task is for another actor"
     else:
         [sample] = samples_of(made)
