@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from tests.simulation.reports import check
+from tests.simulation.seeds import seeds
 from tidegate.sim.faults import Fault, kill_learner, kill_one, set_clock_wrong, slow_learner
 from tidegate.sim.scenario import draw_scenario
 from tidegate.sim.simulation import simulate
@@ -14,7 +15,7 @@ TICKS = 1600
 CLOCKS: dict[Fault, int] = {set_clock_wrong: 8, kill_learner: 1, kill_one: 2, slow_learner: 4}
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(4, more=20))
 def test_budget_of_age_holds_and_nothing_is_lost_when_a_clock_is_an_hour_wrong(seed: int) -> None:
     scenario = draw_scenario(seed, ticks=TICKS, max_lag=16)
     # Little age and much work in flight: what waits for a slow learner becomes too old.

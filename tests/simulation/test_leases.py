@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from tests.simulation.reports import check
+from tests.simulation.seeds import seeds
 from tidegate.sim.cluster import LEASE_TIMEOUT_S
 from tidegate.sim.faults import (
     Fault,
@@ -24,8 +25,9 @@ LEASES: dict[Fault, int] = {steal_batch: 6, isolate_learner: 3, kill_learner: 1,
 
 
 @pytest.mark.parametrize("max_lag", [0, 1, 4])
+@pytest.mark.parametrize("pair", seeds(1, more=3))
 def test_batches_whose_leases_expire_are_trained_later_and_never_twice(
-    max_lag: int, monkeypatch: pytest.MonkeyPatch
+    pair: int, max_lag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expired: list[str] = []
     real = Store.expire_leases
@@ -36,7 +38,7 @@ def test_batches_whose_leases_expire_are_trained_later_and_never_twice(
         return list(ended)
 
     monkeypatch.setattr(Store, "expire_leases", expire_leases)
-    for seed in range(4):
+    for seed in (2 * pair, 2 * pair + 1):
         report = check(simulate(draw_scenario(seed, ticks=TICKS, max_lag=max_lag), faults=LEASES))
         assert report.updates > 0
     assert expired
