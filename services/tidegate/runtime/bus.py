@@ -49,6 +49,8 @@ Handler = Callable[[bytes, Headers], Awaitable[None]]
 
 # JetStream error codes (server/errors.json): the limits of a stream with discard new, and a lost compare-and-set.
 STREAM_FULL_CODES = frozenset({10077, 10047, 10023})
+# How the broker describes the limit of one stream; all else of these codes is its volume.
+STREAM_LIMIT = "maximum "
 WRONG_LAST_SEQUENCE_CODES = frozenset({10071, 10164})
 # One attempt; shorter than a broker restart so that the retry follows the reconnect closely.
 ATTEMPT_TIMEOUT_S = 2.0
@@ -351,7 +353,9 @@ class Bus:
             )
         except (nats.errors.Error, TimeoutError, OSError, msgspec.DecodeError) as error:
             raise UnavailableError(
-                f"The broker did not acknowledge a message for {subject}", why=str(error)
+                f"The broker did not acknowledge a message for {subject}",
+                why=str(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s",
+                fix="see that the broker runs and that its volume has space",
             ) from error
         problem = answer.error
         if problem is None:
@@ -359,9 +363,11 @@ class Bus:
         if problem.err_code in STREAM_FULL_CODES:
             self.backpressure_total += 1
             raise BackpressureError(
-                f"The stream of {subject} is full",
+                f"The broker has no space for a message for {subject}",
                 why=problem.description,
-                fix="its reader is behind; `tidegate explain` names it",
+                fix="its reader is behind; `tidegate explain` names it"
+                if problem.description.startswith(STREAM_LIMIT)
+                else "free space on the broker's volume, or give it a larger one",
             )
         if problem.err_code in WRONG_LAST_SEQUENCE_CODES:
             raise ConflictError(f"{subject} moved on while a message was prepared", why=problem.description)

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from tests.support.broker import Broker
@@ -16,6 +17,7 @@ from tidegate.core.errors import (
 )
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.replies import Replies
 from tidegate.wire.subjects import MESSAGE_BYTES_MAX, StreamSpec, Topology
 
 pytestmark = pytest.mark.integration
@@ -35,7 +37,7 @@ async def test_publish_reports_a_repeated_id_as_duplicate(bus: Bus, topology: To
 async def test_full_stream_is_backpressure_until_a_reader_frees_a_slot(bus: Bus, topology: Topology) -> None:
     for number in range(64):
         await bus.publish(topology.tasks("default"), b"task", message_id=f"t-{number}")
-    with pytest.raises(BackpressureError, match="full"):
+    with pytest.raises(BackpressureError, match="its reader is behind"):
         await bus.publish(topology.tasks("default"), b"task", message_id="t-64", deadline_s=0.3)
     waiting = asyncio.create_task(
         bus.publish(topology.tasks("default"), b"task", message_id="t-64", deadline_s=60.0)
@@ -159,3 +161,20 @@ async def test_connect_without_a_broker_names_the_address(topology: Topology) ->
         await Bus.connect(
             "nats://127.0.0.1:9", name="test", topology=topology, clock=SystemClock(), timeout_s=0.3
         )
+
+
+@pytest.mark.parametrize(
+    ("code", "description"),
+    [(10047, "insufficient storage resources available"), (10077, "no space left on device")],
+)
+async def test_full_volume_of_the_broker_is_not_blamed_on_a_reader(
+    bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch, code: int, description: str
+) -> None:
+    answer = msgspec.json.encode({"error": {"code": 500, "err_code": code, "description": description}})
+
+    async def request(self: Replies, *_: object, **__: object) -> bytes:
+        return answer
+
+    monkeypatch.setattr(Replies, "request", request)
+    with pytest.raises(BackpressureError, match="free space on the broker's volume"):
+        await bus.publish(topology.tasks("default"), b"task", message_id="t-1", deadline_s=0.3)
