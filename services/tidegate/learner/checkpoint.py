@@ -7,6 +7,7 @@ numbered in the order of writing, because a restore from an older one resumes at
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ MANIFEST_FILE = "manifest.json"
 PARTIAL_PREFIX = ".partial-"
 CORRUPT_PREFIX = "corrupt-"
 _DIGEST_BYTES = 16
+_NAME = re.compile(r"[0-9]{8,}\.(?P<lineage>[^.]+)\.(?P<step>[0-9]+)")
 
 _safetensors = cast("Any", safetensors.numpy)  # ships with partial types
 
@@ -183,11 +185,15 @@ class CheckpointFolder:
 
 
 def checkpoints_in(directory: Path) -> dict[Path, PolicyVersion]:
-    """Every checkpoint of a folder, oldest first, with the version that it holds; nothing is opened or changed."""
-    paths = sorted(path for path in directory.iterdir() if path.name[:1].isdigit())
-    names = (path.name.split(".") for path in paths)
-    versions = [PolicyVersion(lineage=LineageName(lineage), step=int(step)) for _, lineage, step in names]
-    return dict(zip(paths, versions, strict=True))
+    """Every checkpoint of a folder, oldest first, with the version that it holds; nothing is opened or changed.
+
+    What has another name, such as a copy that a person made, is no checkpoint of the run.
+    """
+    found: dict[Path, PolicyVersion] = {}
+    for path in sorted(directory.iterdir()):
+        if named := _NAME.fullmatch(path.name):
+            found[path] = PolicyVersion(lineage=LineageName(named["lineage"]), step=int(named["step"]))
+    return found
 
 
 def read(path: Path) -> Checkpoint:

@@ -36,7 +36,8 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     machine, connected over loopback, and the chart that many pods. More ranks than groups in a minibatch (text) leave
     some idle. ``rank_timeout_s``: how long ranks wait for one that hangs before they restart from the newest checkpoint
     (a lost process is detected immediately); must exceed the longest gradient step.
-    ``checkpoint_every_steps``: the most steps that a crash can lose; the trajectory store keeps their payloads.
+    ``checkpoint_every_steps``: the most steps that a crash can lose; the trajectory store keeps their payloads. The
+    first checkpoint is written before the first update.
     ``keep_checkpoints``: how many are kept; with 1 a corrupt checkpoint ends the run.
     ``prefetch``: lease the next batch while one is trained (never at ``max_lag`` 0, where it does not exist yet).
     ``lease_wait_s``: timeout of one poll for a batch, which draining may have to wait for. ``republish_after_s``:

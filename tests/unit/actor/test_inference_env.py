@@ -2,8 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import cast
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.support.clocks import SkippingClock
 from tests.support.environments import CARTPOLE
+from tests.unit.actor.answered_steps import answering
 from tests.unit.actor.support import segment_task, snapshot, version
 from tidegate.actor.engines.exchange import StepExchange
 from tidegate.actor.engines.inference_env import RemoteActing
@@ -31,8 +31,6 @@ NUM_ENVS = 4
 WAIT_S = 300.0
 PLAIN = PolicyConfig(kind="mlp", hidden=(8,))
 WITH_MEMORY = PolicyConfig(kind="mlp", hidden=(8,), memory="gru", memory_units=5)
-
-Answers = Callable[[ActStep, StepLayout], ActedStep | None]
 
 
 class Service:
@@ -56,39 +54,6 @@ class Service:
         outputs, memory = run(layout.split(step.observations), layout.memory(step.memory))
         actions, logprobs = self.policy.actions.sample(outputs, np.random.default_rng(step.seed))
         return ActedStep(step.number, version(acting), actions, logprobs, memory)
-
-
-@contextmanager
-def answering(exchange: StepExchange, answers: Answers, layout: StepLayout) -> Generator[None]:
-    """An event loop in another thread that answers, as the actor's does."""
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        exchange.attach()
-        ready.set()
-        step = None
-        while True:
-            await exchange.wait_for_another(step)
-            step = exchange.step
-            if step is not None and (answer := answers(step, layout)) is not None:
-                exchange.answer(answer)
-
-    ready = threading.Event()
-    task = loop.create_task(serve())
-
-    def run() -> None:
-        with pytest.raises(asyncio.CancelledError):
-            loop.run_until_complete(task)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert ready.wait(timeout=60.0)
-    try:
-        yield
-    finally:
-        loop.call_soon_threadsafe(task.cancel)
-        thread.join(timeout=60.0)
-        loop.close()
 
 
 def make_engine(

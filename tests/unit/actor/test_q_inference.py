@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.support.environments import CARTPOLE
+from tests.unit.actor.answered_steps import answering
 from tests.unit.actor.support import segment_task, snapshot
-from tests.unit.actor.test_inference_env import answering
 from tidegate.actor.engines.exchange import StepExchange
 from tidegate.actor.engines.port import Engine, EngineControl, Rollouts
 from tidegate.actor.engines.registry import EngineName, EngineSetting, open_engine

@@ -99,6 +99,17 @@ def test_newest_is_the_last_written_even_at_an_older_step(tmp_path: Path) -> Non
     assert newest_version(open_folder(tmp_path)) == version(110, LineageName("1-bbbb"))
 
 
+def test_other_names_in_the_folder_are_no_checkpoints_and_stay(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path, keep=1)
+    path = folder.write(checkpoint(version(1)))
+    others = [f"{path.name}.bak", "2026-11-24", "00000002", "1.main.x", "notes.txt"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    assert list(checkpoints_in(tmp_path)) == [path]
+    newest = folder.write(checkpoint(version(2)))
+    assert {found.name for found in tmp_path.iterdir()} == {newest.name, *others}
+
+
 def test_only_the_newest_stay(tmp_path: Path) -> None:
     folder = open_folder(tmp_path, keep=2)
     for step in range(8, 13):
