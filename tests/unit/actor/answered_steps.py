@@ -1,4 +1,4 @@
-"""A stand-in for the loop that sends an engine's steps to the inference service."""
+"""A fake of the loop that sends an engine's steps to the inference service."""
 
 import asyncio
 import threading
