@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
+import psutil
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from structlog.testing import capture_logs
@@ -34,6 +35,8 @@ from tidegate.core.errors import BackpressureError, UnavailableError
 from tidegate.core.staleness import Lineage
 from tidegate.environment import main as environment
 from tidegate.environment.config import EnvironmentConfig
+from tidegate.learner import main as learner
+from tidegate.learner.config import LearnerConfig
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.drain import Drain
@@ -52,6 +55,7 @@ from tidegate.v1 import (
     environment_service_pb2,
     externalscaler_pb2,
     inference_service_pb2,
+    learner_service_pb2,
     lifecycle_service_pb2,
     policy_pb2,
     task_queue_service_pb2,
@@ -78,6 +82,7 @@ SERVICES: dict[str, tuple[Any, object, tuple[Any, ...]]] = {
         (weight_distribution_service_pb2,),
     ),
     "actor": (actor.build, ActorConfig(), (actor_service_pb2,)),
+    "learner": (learner.build, LearnerConfig(lease_wait_s=0.1, cache_dir=""), (learner_service_pb2,)),
 }
 KNOWN = (
     "0-aaaa",
@@ -98,7 +103,24 @@ PUBLISH_S = 1.0
 STREAMS_WITHOUT_END = {"StreamIsActive"}
 # Neither is what a caller did wrong.
 DEFECTS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}
+DEFECT_EVENT = "call_failed"
 IN_FLIGHT_MAX = 8
+# Memory and open files are read so many times. All services are in this process, with the test's own clients.
+NUM_SAMPLES = 20
+FILES_MORE_MAX = 64
+MEMORY_MORE_MAX_MB = 256.0
+
+
+class Usage(NamedTuple):
+    """What this process holds."""
+
+    memory_mb: float
+    num_files: int
+
+
+def usage_now() -> Usage:
+    process = psutil.Process()
+    return Usage(process.memory_info().rss / 1e6, process.num_fds())
 
 
 class Target(NamedTuple):
@@ -181,6 +203,7 @@ async def publish(bus: Bus, subject: str, data: bytes, message_id: str, headers:
 async def fuzz(tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, *, num_calls: int) -> None:
     """``num_calls`` calls, and a message for each fifth of them."""
     seed = int(os.environ.get("TIDEGATE_FUZZ_SEED") or random.randrange(2**32))
+    sys.stdout.write(f"seed {seed}\n")
     rng = random.Random(seed)
     fuzzer = Fuzzer(rng, known=KNOWN)
     statuses: Counter[str] = Counter()
@@ -204,7 +227,11 @@ async def fuzz(tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, *, nu
                     failed.append(f"{path_of(target.method)} {name} of {[each[:200] for each in requests]}")
 
             tasks: list[asyncio.Task[None]] = []
+            usage: list[Usage] = []
             for number in range(num_calls):
+                if number % max(1, num_calls // NUM_SAMPLES) == 0:
+                    lines[:] = [line for line in lines if line["event"] == DEFECT_EVENT]
+                    usage.append(usage_now())
                 target = rng.choice(TARGETS)
                 count = rng.choice((0, 1, 1, 2, 3)) if target.method.client_streaming else 1
                 requests = [fuzzer.request(target.method.input_type) for _ in range(count)]
@@ -216,6 +243,7 @@ async def fuzz(tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, *, nu
             await asyncio.gather(*tasks)
             took_s = time.monotonic() - started_at_s
             sys.stdout.write(f"seed {seed}: {num_calls / took_s:.0f} calls/s, {dict(statuses)}\n")
+            sys.stdout.write("".join(f"{each.memory_mb:.0f} MB, {each.num_files} files\n" for each in usage))
             # Every service still answers what is right, and the ledger is what the store wrote.
             await store.ledger()
             ledger = tmp_path / "trajectory_store" / LEDGER_FILE
@@ -223,7 +251,11 @@ async def fuzz(tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, *, nu
             assert totals(ledger).trained_twice == 0
             for channel in channels.values():
                 await channel.close()
-    defects = [line for line in lines if line["event"] == "call_failed"]
+    # The first half fills caches and opens connections.
+    half, end = usage[NUM_SAMPLES // 2], usage[-1]
+    assert end.num_files <= half.num_files + FILES_MORE_MAX, usage
+    assert end.memory_mb <= half.memory_mb + MEMORY_MORE_MAX_MB, usage
+    defects = [line for line in lines if line["event"] == DEFECT_EVENT]
     assert not failed, f"seed {seed}: {failed[:5]} {defects[:3]}"
     assert sum(statuses.values()) == num_calls
     assert statuses["INVALID_ARGUMENT"] > num_calls / 10
