@@ -42,6 +42,21 @@ BENCHES: dict[str, BenchEntry] = {
         "steps with environments that raise, return NaN or hang, beside healthy ones",
         asked_for=True,
     ),
+    "recovery": BenchEntry(
+        "benchmarks.recovery:run",
+        "learner steps of a run whose processes are killed, beside one that is left alone",
+        asked_for=True,
+    ),
+    "storms": BenchEntry(
+        "benchmarks.recovery:run_storms",
+        "a random process killed every three seconds: accounting, and seconds to the next step",
+        asked_for=True,
+    ),
+    "soak": BenchEntry(
+        "benchmarks.soak:run",
+        "memory, descriptors and disk of a run of two hours",
+        asked_for=True,
+    ),
     "tails": BenchEntry(
         "benchmarks.tails:run",
         "asynchronous beside synchronous, with and without a tail of rollout times",

@@ -1,6 +1,7 @@
 """Follows a ``steps.jsonl``: of a platform's learner, or of the peer, which writes the same lines."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -40,7 +41,9 @@ class StepsFile:
             return self.points
         whole = data[: data.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
-        self.points += [self._decoder.decode(line) for line in whole.splitlines()]
+        for line in whole.splitlines():
+            with suppress(msgspec.DecodeError):  # cut by a kill of the learner
+                self.points.append(self._decoder.decode(line))
         return self.points
 
 

@@ -20,7 +20,7 @@ from tidegate.launch.run_folder import is_run_folder, read_processes
 
 STEPS_FILE = Path("learner") / "steps.jsonl"
 POLL_S = 0.1
-FIRST_GRADIENT_TIMEOUT_S = 120.0
+FIRST_GRADIENT_TIMEOUT_S = 300.0
 # A target that no run can reach: the bench ends it. `--for` bounds what an abandoned one may cost.
 NEVER = "version_step>=1000000000"
 # As the platform starts its services: a second thread in one process only takes the core of another.
