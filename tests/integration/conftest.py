@@ -3,6 +3,7 @@
 from asyncio import AbstractEventLoop
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -16,7 +17,21 @@ from tidegate.wire.subjects import Topology
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], AbstractEventLoop]]:
     """The event loop that services run on, with its specific failures."""
-    return {"uvloop": uvloop.new_event_loop}
+    return {"uvloop": new_event_loop}
+
+
+def new_event_loop() -> AbstractEventLoop:
+    """uvloop, ended by pytest-timeout: what its signal handler raises is only logged by uvloop otherwise."""
+    loop = uvloop.new_event_loop()
+    loop.set_exception_handler(_stop_at_timeout)
+    return loop
+
+
+def _stop_at_timeout(loop: AbstractEventLoop, context: dict[str, Any]) -> None:
+    if isinstance(context.get("exception"), pytest.fail.Exception):
+        loop.stop()  # the test fails: its loop stopped before it was done
+    else:
+        loop.default_exception_handler(context)
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,7 @@ class CheckpointWriter:
         self._store = store
         self._task: asyncio.Task[None] | None = None
         self._requests: list[asyncio.Future[PolicyVersion]] = []
+        self._closed = False
         self.newest: PolicyVersion | None = None
 
     @property
@@ -35,6 +36,8 @@ class CheckpointWriter:
         Raises:
             UnavailableError: it could not be written, or training ended.
         """
+        if self._closed:
+            raise _stopped()
         request: asyncio.Future[PolicyVersion] = asyncio.get_running_loop().create_future()
         self._requests.append(request)
         return await request
@@ -52,10 +55,11 @@ class CheckpointWriter:
             self._task = None
 
     def close(self) -> None:
-        """Fail the pending requests."""
+        """Training ended: fail the pending requests and every later one."""
+        self._closed = True
         for request in self._requests:
             if not request.done():
-                request.set_exception(UnavailableError("The learner stopped before it wrote a checkpoint"))
+                request.set_exception(_stopped())
         self._requests.clear()
 
     async def _write(self, checkpoint: Checkpoint, requests: list[asyncio.Future[PolicyVersion]]) -> None:
@@ -83,3 +87,7 @@ class CheckpointWriter:
         with contextlib.suppress(UnavailableError):  # the next checkpoint repeats it
             # A restore may use any kept checkpoint, so payloads stay until the oldest includes them.
             await self._store.mark_checkpointed(self._folder.versions()[0])
+
+
+def _stopped() -> UnavailableError:
+    return UnavailableError("The learner stopped before it wrote a checkpoint")

@@ -31,7 +31,7 @@ from tidegate.actor import main as actor
 from tidegate.actor.config import ActorConfig
 from tidegate.admission import main as admission
 from tidegate.admission.config import AdmissionConfig
-from tidegate.core.errors import BackpressureError, UnavailableError
+from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
 from tidegate.core.staleness import Lineage
 from tidegate.environment import main as environment
 from tidegate.environment.config import EnvironmentConfig
@@ -39,6 +39,7 @@ from tidegate.learner import main as learner
 from tidegate.learner.config import LearnerConfig
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle_servicer import LifecycleServicer
 from tidegate.runtime.rpc import RpcServer
@@ -145,11 +146,23 @@ TARGETS = [
 
 
 @asynccontextmanager
+async def learning(settings: Settings, bus: Bus) -> AsyncGenerator[None]:
+    """The learner until its end: it leaves its run to the learner of a lineage that a fuzzed call opened."""
+    build, config, _ = SERVICES["learner"]
+    with suppress(ConflictError):
+        async with running(build, config, make_context("learner", settings, bus=bus)):
+            yield
+
+
+@asynccontextmanager
 async def platform(tmp_path: Path, nats: Broker, bus: Bus) -> AsyncGenerator[dict[str, str]]:
     """The addresses of the services, each with its loops; leaving fails if a loop ended by an error."""
     settings = inference_settings(tmp_path, nats)
     async with AsyncExitStack() as stack:
         for name, (build, config, _) in SERVICES.items():
+            if name == "learner":
+                await stack.enter_async_context(learning(settings, bus))
+                continue
             await stack.enter_async_context(running(build, config, make_context(name, settings, bus=bus)))
         await stack.enter_async_context(serving(settings, bus))
         # The call that every service has; no role may drain here, or the first one would end the test.

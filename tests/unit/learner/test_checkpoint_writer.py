@@ -1,0 +1,34 @@
+"""Checkpoints on request."""
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tidegate.core.errors import UnavailableError
+from tidegate.learner.checkpoint import CheckpointFolder
+from tidegate.learner.checkpoint_writer import CheckpointWriter
+
+
+def open_writer(folder: Path) -> CheckpointWriter:
+    """One that writes nothing: no step of a learner comes."""
+    unused = cast(Any, None)
+    return CheckpointWriter(unused, CheckpointFolder(folder, keep=1), unused)
+
+
+async def test_request_that_waits_when_training_ends_is_refused(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    request = asyncio.create_task(writer.request())
+    await asyncio.sleep(0)
+    assert writer.requested
+    writer.close()
+    with pytest.raises(UnavailableError, match="stopped before"):
+        await request
+
+
+async def test_request_after_training_ended_is_refused_at_once(tmp_path: Path) -> None:
+    writer = open_writer(tmp_path)
+    writer.close()
+    with pytest.raises(UnavailableError, match="stopped before"):
+        await asyncio.wait_for(writer.request(), timeout=60.0)
