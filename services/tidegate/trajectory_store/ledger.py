@@ -210,14 +210,15 @@ class Ledger:
     def newest_step(self, lineage: LineageName) -> int:
         """The newest version of a lineage that an actor can have been given; -1 of one that was never opened.
 
-        A closed lineage published at most the version that its newest leased batch made.
+        A closed lineage published at most the version that its newest leased batch made, or that another forked from.
         """
         if self.head is not None and lineage == self.head.lineage:
             return self.head.step
         if lineage not in self.tree.lineages:
             return -1
         (step,) = self._db.execute("SELECT max(step) FROM batches WHERE lineage = ?", (lineage,)).fetchone()
-        return max(self.tree.lineages[lineage].fork_step, -1 if step is None else step + 1)
+        forked = (each.fork_step for each in self.tree.lineages.values() if each.parent == lineage)
+        return max(self.tree.lineages[lineage].fork_step, -1 if step is None else step + 1, *forked)
 
     def lease_of(self, learner_id: str, version: PolicyVersion) -> BatchLease | None:
         """What this learner already holds at this version: an answer that got lost is given again."""

@@ -16,6 +16,7 @@ from tidegate.core.replay import OPEN_END, surviving_steps
 from tidegate.core.staleness import Fresh, Lineage, LineageTree
 from tidegate.trajectory_store import counts
 from tidegate.trajectory_store.batches import BACK_TO_AVAILABLE, write_consumed, write_release, write_trained
+from tidegate.trajectory_store.consumed_check import check_consumed
 from tidegate.trajectory_store.folded_ids import read_folded
 from tidegate.trajectory_store.hash_chain import (
     DroppedNote,
@@ -48,7 +49,12 @@ def open_lineage(
     """The whole step, inside the caller's transaction; returns how many rows were revived.
 
     ``tree`` holds ``lineage`` already; ``segments`` are those whose payloads are still on disk.
+
+    Raises:
+        RecordError: a consumed batch cannot be one of this branch.
+        ConflictError: a consumed trajectory was trained by another update of this branch.
     """
+    check_consumed(db, lineage, consumed, tree)
     write_lineages(db, (lineage,), learner_id=learner_id, now_s=now_s)
     surviving = surviving_steps(PolicyVersion(lineage=lineage.name, step=OPEN_END), tree)
     for batch in consumed:

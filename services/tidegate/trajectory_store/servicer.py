@@ -10,8 +10,8 @@ import numpy as np
 from grpc import aio
 
 from tidegate.core.audit import LedgerTotals
-from tidegate.core.errors import RecordError
-from tidegate.core.ids import PolicyVersion, TrajectoryId
+from tidegate.core.errors import RecordError, UnavailableError
+from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason
 from tidegate.core.staleness import Fresh, StalenessLimits
 from tidegate.runtime.clock import Clock
@@ -62,6 +62,8 @@ ACCEPTED_LINGER_S = 0.01
 # And this long while the learner is behind, with a whole batch that it has not requested: no call waits for more.
 ACCEPTED_LINGER_BEHIND_S = 0.1
 
+# An upload reserves the bytes that it promises: a sender that stopped would keep them from others.
+UPLOAD_SILENCE_S = 30.0
 # A learner trains one batch, has the next one leased and waits for the commit of at most two.
 RENEWED_LEASES_MAX = 16
 
@@ -208,7 +210,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
 
     async def CommitBatch(self, request: pb.CommitBatchRequest, context: _Context) -> pb.CommitBatchResponse:
         """Record a gradient."""
-        store_requests.check_commit(request)
+        store_requests.check_commit(request, head=self._store.ledger.head)
         if request.HasField("sampled"):
             self._commit_sampled(request)
             return pb.CommitBatchResponse()
@@ -249,7 +251,9 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
     async def OpenLineage(self, request: pb.OpenLineageRequest, context: _Context) -> pb.OpenLineageResponse:
         """Start or restore a learner."""
         known = self._store.tree.lineages
-        store_requests.check_opening(request, num_lineages=len(known))
+        parent = LineageName(request.lineage.parent)
+        newest = self._store.ledger.newest_step(parent) if parent in known else None
+        store_requests.check_opening(request, num_lineages=len(known), newest_of_parent=newest)
         if request.lineage.name not in known:  # a repeated call opens none
             self._opening_rate.take(now_s=self._clock.monotonic_s())
         revived = self._store.open_lineage(
@@ -274,7 +278,8 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self, request: pb.MarkCheckpointedRequest, context: _Context
     ) -> pb.MarkCheckpointedResponse:
         """Let payloads go that a checkpoint made superfluous."""
-        check_version(request.version, "The checkpointed version")
+        newest = self._store.ledger.newest_step(LineageName(request.version.lineage))
+        store_requests.check_checkpointed(request.version, newest=newest)
         self._store.mark_checkpointed(version_from_proto(request.version))
         return pb.MarkCheckpointedResponse()
 
@@ -386,7 +391,8 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         context: _Context,
     ) -> pb.UploadPayloadResponse:
         """Keep a frame that is too large for a message, until its message comes."""
-        first = await anext(request_iterator, None)
+        requests = _without_silence(request_iterator)
+        first = await anext(requests, None)
         if not isinstance(first, pb.UploadPayloadRequest) or not first.HasField("reference"):
             raise RecordError("An upload does not start with its reference")
         upload = self._store.uploads.begin(reference_from_proto(first.reference))
@@ -394,7 +400,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             return pb.UploadPayloadResponse()
         try:
             upload.write(first.chunk)
-            async for message in request_iterator:
+            async for message in requests:
                 upload.write(message if isinstance(message, memoryview) else message.chunk)
             upload.finish(now_s=self._clock.now_s())
         finally:
@@ -413,6 +419,23 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         if self._draining:
             return False
         return await woken(event, timeout_s=deadline_s - self._clock.monotonic_s()) and not self._draining
+
+
+async def _without_silence(
+    requests: AsyncIterator[pb.UploadPayloadRequest | memoryview],
+) -> AsyncIterator[pb.UploadPayloadRequest | memoryview]:
+    """The messages of an upload, which ends when none came for ``UPLOAD_SILENCE_S``."""
+    while True:
+        try:
+            async with asyncio.timeout(UPLOAD_SILENCE_S):
+                message = await anext(requests, None)
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"An upload was silent for {UPLOAD_SILENCE_S:g} s", fix="upload the payload again"
+            ) from error
+        if message is None:
+            return
+        yield message
 
 
 def _later_chunks(data: bytes) -> Iterator[memoryview]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import PolicyVersion
+from tidegate.v1 import policy_pb2
 from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.wire.bounds import (
     BATCH_MAX,
@@ -43,12 +44,7 @@ def check_next_batch(
     check_number(request.max_age_s, "max_age_s", least=0.0, most=TIME_S_MAX)
     check_wait(request.max_wait_s)
     check_name(request.learner_id, "learner_id")
-    version = request.version
-    if head is not None and version.lineage == head.lineage and version.step > head.step + STEPS_AHEAD_MAX:
-        raise RecordError(
-            f"A batch for {version.lineage}@{version.step} was requested, the newest version is {head}",
-            why=f"a learner is at most {STEPS_AHEAD_MAX} updates ahead of what it committed",
-        )
+    _check_ahead(request.version, "A batch was requested for", head=head)
 
 
 def check_wait(max_wait_s: float) -> None:
@@ -60,14 +56,15 @@ def check_wait(max_wait_s: float) -> None:
     check_number(max_wait_s, "max_wait_s", least=0.0, most=TIME_S_MAX)
 
 
-def check_commit(request: pb.CommitBatchRequest) -> None:
-    """Refuse a commit that names no batch or version.
+def check_commit(request: pb.CommitBatchRequest, *, head: PolicyVersion | None) -> None:
+    """Refuse a commit that names no batch or version; ``head`` is the newest version that the store knows.
 
     Raises:
-        RecordError: an id, the version or a number is out of range.
+        RecordError: an id, the version or a number is out of range; or the version is far ahead of ``head``.
     """
     check_id(request.batch_id, "Batch")
     check_version(request.version, "The version that was trained")
+    _check_ahead(request.version, "A commit names", head=head)
     _check_consumptions(request.consumptions)
     check_number(request.sampled.max_lag, "max_lag", least=0, most=INT32_MAX)
 
@@ -86,15 +83,19 @@ def check_dropped(batch_id: str | None, dropped: Sequence[pb.DroppedTrajectory])
         check_name(item.reason, "A reason", chars_max=NAME_CHARS_MAX)
 
 
-def check_opening(request: pb.OpenLineageRequest, *, num_lineages: int) -> None:
+def check_opening(request: pb.OpenLineageRequest, *, num_lineages: int, newest_of_parent: int | None) -> None:
     """Refuse a lineage that no learner opens, and one more than a tree may have.
 
-    ``num_lineages``: that the store has.
+    ``num_lineages``: that the store has. ``newest_of_parent``: the newest step of the parent, None of one that the
+    store does not know.
 
     Raises:
         RecordError: a name, step or count is out of range.
     """
     check_lineage(request.lineage)
+    if newest_of_parent is not None:
+        what = f"The fork step of lineage {request.lineage.name}"
+        check_number(request.lineage.fork_step, what, least=0, most=newest_of_parent + STEPS_AHEAD_MAX)
     check_lineages(request.ancestors)
     check_count(num_lineages + 1, "lineages of a run", max_count=LINEAGES_MAX)
     check_name(request.learner_id, "learner_id")
@@ -108,6 +109,18 @@ def check_opening(request: pb.OpenLineageRequest, *, num_lineages: int) -> None:
             check_id(item.trajectory_id, "Trajectory")
 
 
+def check_checkpointed(version: policy_pb2.PolicyVersion, *, newest: int) -> None:
+    """Refuse a checkpoint of updates that were not made: the payloads of all before it are removed.
+
+    ``newest``: the newest step of its lineage that the store knows.
+
+    Raises:
+        RecordError: it is no version, or far ahead of ``newest``.
+    """
+    check_version(version, "The checkpointed version")
+    check_number(version.step, "The checkpointed step", least=0, most=newest + STEPS_AHEAD_MAX)
+
+
 def check_watch(request: pb.WatchOutcomesRequest) -> None:
     """Refuse a poll with a cursor or limit that cannot be.
 
@@ -117,6 +130,15 @@ def check_watch(request: pb.WatchOutcomesRequest) -> None:
     check_number(request.cursor, "cursor", least=0, most=STEP_MAX)
     check_number(request.limit, "limit", least=1, most=OUTCOMES_MAX)
     check_wait(request.max_wait_s)
+
+
+def _check_ahead(version: policy_pb2.PolicyVersion, what: str, *, head: PolicyVersion | None) -> None:
+    """A version of the open lineage becomes its head, which decides what is stale."""
+    if head is not None and version.lineage == head.lineage and version.step > head.step + STEPS_AHEAD_MAX:
+        raise RecordError(
+            f"{what} {version.lineage}@{version.step}, and the newest version is {head}",
+            why=f"a learner is at most {STEPS_AHEAD_MAX} updates ahead of what it committed",
+        )
 
 
 def _check_consumptions(consumptions: Sequence[pb.Consumption]) -> None:

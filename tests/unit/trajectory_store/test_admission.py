@@ -205,6 +205,19 @@ def test_version_of_a_closed_lineage_is_known_by_its_batches(store: Store) -> No
     assert refusal_of(store, never).is_early
 
 
+def test_version_that_another_lineage_forked_from_is_known_to_a_ledger_that_lost_its_batches(
+    store: Store,
+) -> None:
+    store.open_lineage(
+        Lineage(name=LineageName("1-bbbb"), parent=MAIN, fork_step=500),
+        learner_id="learner-1",
+        consumed=(),
+        now_s=NOW_S,
+    )
+    assert store.ledger.newest_step(MAIN) == 500
+    assert store.ledger.newest_step(LineageName("1-bbbb")) == 500
+
+
 @pytest.mark.parametrize(
     ("name", "proof", "is_held"),
     [

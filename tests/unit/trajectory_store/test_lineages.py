@@ -24,9 +24,10 @@ from tests.unit.trajectory_store.building import (
 )
 from tidegate.core.errors import (
     ConflictError,
+    RecordError,
     UnknownVersionError,
 )
-from tidegate.core.ids import LineageName, TrajectoryId
+from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.staleness import Fresh, Lineage
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.store import Store
@@ -111,6 +112,43 @@ def test_update_of_a_checkpoint_on_rows_the_ledger_lost_keeps_them_from_being_tr
     accept(store, "t-1")
     assert state_of(store, "t-1.0") == ("trained", "")
     assert store.totals().duplicates == 1
+
+
+@pytest.mark.parametrize(
+    "versions",
+    [
+        pytest.param([at(0), at(1)], id="two updates of one trajectory"),
+        pytest.param([at(0), at(0)], id="one trajectory in two batches"),
+        pytest.param([at(5)], id="an update that the fork lost"),
+        pytest.param([at(0, FORK)], id="an update of the lineage that is opened"),
+        pytest.param([at(0, LineageName("9-dead"))], id="an update of an unknown lineage"),
+    ],
+)
+def test_checkpoint_with_updates_that_its_branch_cannot_have_is_refused_and_changes_nothing(
+    store: Store, versions: list[PolicyVersion]
+) -> None:
+    accept(store, "t-1")
+    held = [
+        ConsumedBatch(f"forged-{number}", version, consumed([TrajectoryId("t-1.0")]))
+        for number, version in enumerate(versions)
+    ]
+    with pytest.raises(RecordError):
+        fork(store, step=5, held=held)
+    assert (store.totals().trained, store.totals().available, store.totals().trained_twice) == (0, 1, 0)
+    assert list(store.tree.lineages) == [MAIN]
+
+
+def test_checkpoint_that_names_a_trajectory_of_another_update_is_refused(store: Store) -> None:
+    accept(store, "t-1")
+    commit(store, leased(store, 0), 0)
+    forged = ConsumedBatch("forged", at(1), consumed([TrajectoryId("t-1.0")]))
+    with pytest.raises(ConflictError, match=r"t-1\.0 was trained at 0-aaaa@0"):
+        fork(store, step=5, held=[forged])
+    assert (store.totals().trained, store.totals().trained_twice) == (1, 0)
+    # A branch without that update may use it.
+    first = Lineage(name=LineageName("2-cccc"), parent=MAIN, fork_step=0)
+    store.open_lineage(first, learner_id="learner-2", consumed=(), now_s=NOW_S)
+    assert state_of(store, "t-1.0") == ("available", "")
 
 
 def test_learner_of_a_closed_lineage_is_refused(store: Store) -> None:

@@ -12,6 +12,7 @@ from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.wire.bounds import IDS_MAX, LINEAGES_MAX
 from tidegate.wire.store_requests import (
     STEPS_AHEAD_MAX,
+    check_checkpointed,
     check_commit,
     check_dropped,
     check_next_batch,
@@ -46,9 +47,13 @@ def test_requests_of_a_learner_pass() -> None:
     check_next_batch(lease(version=at(7 + STEPS_AHEAD_MAX)), head=HEAD)
     check_next_batch(lease(version=at(10**9, "1-bbbb")), head=HEAD)
     check_next_batch(lease(), head=None)
-    check_opening(opening(), num_lineages=1)
+    check_opening(opening(), num_lineages=1, newest_of_parent=7)
+    check_opening(opening(fork_step=7 + STEPS_AHEAD_MAX), num_lineages=1, newest_of_parent=7)
+    check_opening(opening(fork_step=10**9), num_lineages=0, newest_of_parent=None)
+    check_checkpointed(at(7 + STEPS_AHEAD_MAX), newest=7)
     check_watch(pb.WatchOutcomesRequest(cursor=0, limit=512, max_wait_s=5.0))
-    check_commit(pb.CommitBatchRequest(batch_id="b1", version=at(7)))
+    check_commit(pb.CommitBatchRequest(batch_id="b1", version=at(7)), head=HEAD)
+    check_commit(pb.CommitBatchRequest(batch_id="b1", version=at(7 + STEPS_AHEAD_MAX)), head=HEAD)
 
 
 @pytest.mark.parametrize(
@@ -83,13 +88,13 @@ def test_batch_that_no_learner_requests_is_refused(changes: dict[str, object]) -
 )
 def test_lineage_that_no_learner_opens_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(RecordError):
-        check_opening(opening(**changes), num_lineages=1)
+        check_opening(opening(**changes), num_lineages=1, newest_of_parent=7)
 
 
 def test_lineage_beyond_those_that_a_tree_may_have_is_refused() -> None:
-    check_opening(opening(), num_lineages=LINEAGES_MAX - 1)
+    check_opening(opening(), num_lineages=LINEAGES_MAX - 1, newest_of_parent=7)
     with pytest.raises(RecordError, match="lineages of a run"):
-        check_opening(opening(), num_lineages=LINEAGES_MAX)
+        check_opening(opening(), num_lineages=LINEAGES_MAX, newest_of_parent=7)
 
 
 def test_three_hundred_thousand_drops_are_refused_before_one_is_read() -> None:
@@ -118,6 +123,10 @@ def poll(request: pb.WatchOutcomesRequest) -> Callable[[], None]:
     return lambda: check_watch(request)
 
 
+def commit(request: pb.CommitBatchRequest) -> Callable[[], None]:
+    return lambda: check_commit(request, head=HEAD)
+
+
 @pytest.mark.parametrize(
     "check",
     [
@@ -125,17 +134,21 @@ def poll(request: pb.WatchOutcomesRequest) -> Callable[[], None]:
         poll(pb.WatchOutcomesRequest(limit=0)),
         poll(pb.WatchOutcomesRequest(cursor=-1, limit=1)),
         poll(pb.WatchOutcomesRequest(limit=1, max_wait_s=math.nan)),
-        lambda: check_commit(pb.CommitBatchRequest(batch_id="", version=at(7))),
-        lambda: check_commit(pb.CommitBatchRequest(batch_id="b1", version=at(-7))),
-        lambda: check_commit(
+        commit(pb.CommitBatchRequest(batch_id="", version=at(7))),
+        commit(pb.CommitBatchRequest(batch_id="b1", version=at(-7))),
+        commit(pb.CommitBatchRequest(batch_id="b1", version=at(10**9))),
+        commit(pb.CommitBatchRequest(batch_id="b1", version=at(7 + STEPS_AHEAD_MAX + 1))),
+        commit(
             pb.CommitBatchRequest(
                 batch_id="b1",
                 version=at(7),
                 consumptions=[pb.Consumption(trajectory_id="t1.0", stale_by_versions=-1)],
             )
         ),
+        lambda: check_checkpointed(at(-1), newest=7),
+        lambda: check_checkpointed(at(7 + STEPS_AHEAD_MAX + 1), newest=7),
     ],
 )
-def test_poll_or_commit_out_of_range_is_refused(check: Callable[[], None]) -> None:
+def test_poll_commit_or_checkpoint_out_of_range_is_refused(check: Callable[[], None]) -> None:
     with pytest.raises(RecordError):
         check()
