@@ -1,6 +1,7 @@
 """The files that ``tidegate policy`` writes, used without Tidegate."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +14,9 @@ import safetensors.numpy
 
 from tests.support.environments import CARTPOLE
 from tests.unit.cli.policy.folders import balancing_params, version, write_policies
-from tidegate.cli.app import run
+from tests.unit.cli.run_folder import write_accounting
+from tidegate.cli.accounting import journal_path, ledger_path
+from tidegate.cli.app import EXIT_FAILED, run
 from tidegate.cli.policy.exporting import metadata_of, write_policy
 from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
 from tidegate.core.errors import ConfigError
@@ -53,6 +56,29 @@ def test_safetensors_hold_the_tensors_as_published_and_where_they_come_from(
         "frame_stack": 1,
     }
     assert description_from_json(metadata["tidegate.environment"]) == CARTPOLE
+
+
+def test_file_states_the_verdict_on_the_ledger_and_the_head_that_verify_takes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_policies(tmp_path / "run", checkpoints=())
+    assert (
+        not {"tidegate.audit", "tidegate.ledger_head"} & metadata_of(read_stored_policy(folder, None)).keys()
+    )
+    write_accounting(folder)
+    path = tmp_path / "policy.safetensors"
+    write_policy(read_stored_policy(folder, None), path)
+    metadata = metadata_in(path)
+    assert metadata["tidegate.audit"].startswith("balanced: 12 admitted = 6 trained + ")
+    command = ["audit", "--verify", "--dir", str(folder), "--head"]
+    assert run([*command, metadata["tidegate.ledger_head"]]) == 0
+    # A ledger that was written again is consistent in itself.
+    shutil.rmtree(ledger_path(folder).parent)
+    shutil.rmtree(journal_path(folder).parent)
+    write_accounting(folder, arrived=6)
+    assert run(command[:-1]) == 0
+    assert run([*command, metadata["tidegate.ledger_head"]]) == EXIT_FAILED
+    assert "written again" in capsys.readouterr().out
 
 
 def test_onnx_gives_the_actions_of_the_policy_for_raw_observations(
