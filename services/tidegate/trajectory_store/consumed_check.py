@@ -7,6 +7,7 @@ from tidegate.core.errors import ConflictError, RecordError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.replay import OPEN_END, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.trajectory_store.replay.accounting import units_of_ledger
 from tidegate.wire.clients.trajectory_store import ConsumedBatch
 
 
@@ -18,7 +19,7 @@ def check_consumed(
     ``tree`` holds ``lineage``, which is being opened, already.
 
     Raises:
-        RecordError: an update is not of the branch, or a trajectory is in two of them.
+        RecordError: an update is not of the branch, a trajectory is in two of them, or units come from no replay.
         ConflictError: the ledger has a trajectory in another update of the branch.
     """
     surviving = surviving_steps(PolicyVersion(lineage=lineage.name, step=OPEN_END), tree)
@@ -31,6 +32,11 @@ def check_consumed(
                 why=f"it forks at {lineage.parent}@{lineage.fork_step}, and has no such update",
             )
         if batch.units:  # uses of sampled trajectories are counted by unit
+            if units_of_ledger(db) is None:
+                raise RecordError(
+                    f"Lineage {lineage.name} names units of replay",
+                    why="a store without replay gives out none",
+                )
             continue
         for item in batch.consumptions:
             if item.trajectory_id in seen:

@@ -138,6 +138,14 @@ def test_checkpoint_with_updates_that_its_branch_cannot_have_is_refused_and_chan
     assert list(store.tree.lineages) == [MAIN]
 
 
+def test_checkpoint_with_units_of_replay_is_refused_by_a_store_without_it(store: Store) -> None:
+    accept(store, "t-1")
+    held = [ConsumedBatch("forged", at(0), [], units={TrajectoryId("t-1.0"): [0]})]
+    with pytest.raises(RecordError, match="without replay"):
+        fork(store, step=5, held=held)
+    assert list(store.tree.lineages) == [MAIN]
+
+
 def test_checkpoint_that_names_a_trajectory_of_another_update_is_refused(store: Store) -> None:
     accept(store, "t-1")
     commit(store, leased(store, 0), 0)
