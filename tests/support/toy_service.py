@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from typing import Any, cast
 
 import msgspec
 
@@ -30,6 +31,10 @@ async def build(context: ServiceContext, mode: str) -> ServiceParts:
                 while True:
                     await context.drain.wait()
                     await _forever()
+            case "silent":
+                client = cast("Any", context.bus)._client
+                client._ping_interval_task.cancel()
+                await context.drain.wait()
             case _:
                 await context.drain.wait()
 

@@ -59,18 +59,18 @@ class InferenceServicer(InferenceServiceServicer):
             self._inference.close(stream)
 
     async def _read(self, stream: ActingStream, requests: AsyncIterator[pb.ActRequest]) -> None:
-        """Hand each step to the loop; one that is refused ends the stream."""
+        """Hand each step to the loop; one that is refused, or that fails, ends the stream."""
         try:
             async for request in requests:
                 step = ActStep(request.number, request.seed, request.observations, request.memory)
                 self._inference.ask(stream, step)
-        except TidegateError as error:
+        except Exception as error:  # else the stream would stay open, and its actor wait
             self._count(error)
             stream.end(error)
         else:
             stream.end()
 
-    def _count(self, error: TidegateError) -> None:
+    def _count(self, error: Exception) -> None:
         full = isinstance(error, BackpressureError)
         if isinstance(error, RefusedError) or full:
             reason = error.reason if isinstance(error, RefusedError) else "full"

@@ -6,7 +6,7 @@ A stream of an instance takes the place of the one that it had, which its connec
 import asyncio
 from collections.abc import AsyncIterator
 
-from tidegate.core.errors import BackpressureError, TidegateError
+from tidegate.core.errors import BackpressureError
 from tidegate.inference.state import CheckedStep, RefusedError
 from tidegate.wire.vector_step import ActedStep, ActingPolicy
 
@@ -24,7 +24,7 @@ class ActingStream:
         self.answered_at_s = 0.0
         self._policy: ActingPolicy | None = None
         self._answer: ActedStep | None = None
-        self._error: TidegateError | None = None
+        self._error: Exception | None = None
         self._ended = False
         self._changed = asyncio.Event()
 
@@ -53,7 +53,7 @@ class ActingStream:
         self._policy = policy
         self._changed.set()
 
-    def end(self, error: TidegateError | None = None) -> None:
+    def end(self, error: Exception | None = None) -> None:
         """Send what is ready, then end: with ``error``, or as complete. Ending twice keeps the first reason."""
         if not self._ended:
             self._ended, self._error, self.waiting = True, error, None
@@ -63,7 +63,7 @@ class ActingStream:
         """What leaves the stream, until it ends or nothing has left it for ``idle_s``.
 
         Raises:
-            TidegateError: why it was ended.
+            Exception: why it was ended, a ``TidegateError`` unless the service failed.
         """
         while True:
             policy, self._policy = self._policy, None

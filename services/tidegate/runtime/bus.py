@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import msgspec
@@ -25,6 +26,7 @@ from tidegate.core.errors import (
     TidegateError,
     UnavailableError,
 )
+from tidegate.runtime.client_tasks import ended_task
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.consumer import Consumer
 from tidegate.runtime.replies import Replies
@@ -106,9 +108,17 @@ async def _end(client: Client) -> None:
 class Bus:
     """One connection of one process. Create it with ``Bus.connect``; ``close`` ends its subscriptions."""
 
-    def __init__(self, client: Client, topology: Topology, clock: Clock) -> None:
-        """Wrap a connected client; use ``connect``."""
+    def __init__(
+        self,
+        client: Client,
+        topology: Topology,
+        clock: Clock,
+        *,
+        ended_task: Callable[[], str] = lambda: "",
+    ) -> None:
+        """Wrap a connected client; use ``connect``. ``ended_task``: what the client does not do any more."""
         self._client = client
+        self._ended_task = ended_task
         self._replies = Replies(client)
         self._streams = Streams(client, clock)
         self._topology = topology
@@ -196,13 +206,26 @@ class Bus:
                         fix="start nats-server, or correct broker_url",
                     ) from error
                 await asyncio.sleep(reconnect_wait)
-        bus = cls(client, topology, clock)
+        bus = cls(client, topology, clock, ended_task=partial(ended_task, client))
         return bus
 
     @property
     def connected(self) -> bool:
         """Whether the broker is reachable right now."""
         return bool(self._client.is_connected)
+
+    def check(self) -> None:
+        """Raise once the client can never work again, which only a new process mends.
+
+        Raises:
+            UnavailableError: one of its tasks has ended.
+        """
+        if ended := self._ended_task():
+            raise UnavailableError(
+                f"This process can no longer {ended}",
+                why="a task of its client ended by an unexpected error, for example for want of memory",
+                fix="its next process connects again",
+            )
 
     def note_reconnect(self) -> None:
         """Count a reconnect and notify those who follow state by subscription, so that they read it again."""

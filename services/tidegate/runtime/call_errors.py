@@ -6,7 +6,7 @@ from typing import TypeAlias
 
 import structlog
 
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import TidegateError, UnavailableError
 
 # A peer that repeats a failing call every few milliseconds must not fill the disk with tracebacks.
 LOG_PERIOD_S = 10.0
@@ -42,13 +42,20 @@ class FailureLog:
 def answer_to(error: Exception, method: str, *, on_failure: OnFailure) -> TidegateError:
     """The error that a call is answered with; anything that no caller caused goes to ``on_failure`` first.
 
-    The text of an unexpected exception stays in the log: it may hold what the caller must not read.
+    The text of an unexpected exception stays in the log: it may hold what the caller must not read. Want of memory is
+    no defect: the caller repeats such a call.
     """
     if isinstance(error, TidegateError):
         if error.status == TidegateError.status:
             on_failure(method, error)
         return error
     on_failure(method, error)
+    if isinstance(error, MemoryError):
+        return UnavailableError(
+            f"{method} found no memory",
+            why="the process has reached its memory limit",
+            fix="the same call may succeed later; give the service more memory",
+        )
     return TidegateError(
         f"{method} failed by a {type(error).__name__}",
         why="this is a defect of the service",

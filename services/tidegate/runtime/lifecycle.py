@@ -41,6 +41,8 @@ from tidegate.runtime.stats_reports import publish_stats
 from tidegate.runtime.telemetry import Telemetry
 from tidegate.wire.subjects import Topology
 
+# Its statistics, as a loop of every service.
+REPORT = "report"
 # Time for calls in flight once the loops have ended.
 CALLS_GRACE_S = 1.0
 
@@ -191,12 +193,8 @@ class ServiceLifecycle:
         except asyncio.CancelledError:
             self._log.warning("loop_cancelled", loop=name, why="it did not end within drain_timeout_s")
             raise
-        except TidegateError as error:
-            self.failures.append(Failure(name, error))
-            self._log.error("loop_failed", loop=name, error=str(error))
         except Exception as error:  # the last place that can log it before the process ends
-            self.failures.append(Failure(name, error))
-            self._log.exception("loop_crashed", loop=name)
+            self._fail(name, error)
         else:
             if not self._drain.requested:
                 self.failures.append(Failure(name, None))
@@ -204,10 +202,25 @@ class ServiceLifecycle:
         finally:
             self._drain.request()
 
+    def _fail(self, name: str, error: Exception) -> None:
+        """Note and log why a loop failed."""
+        failure = Failure(name, error)
+        self.failures.append(failure)
+        if failure.is_defect:
+            self._log.error("loop_crashed", loop=name, exc_info=error)
+        else:
+            self._log.error("loop_failed", loop=name, error=str(error))
+
     async def _report(self, context: ServiceContext) -> None:
-        while True:
-            await self._publish_stats(context)
-            await asyncio.sleep(self._settings.telemetry.stats_period_s)
+        """Report until cancelled. A service that cannot report fails: it would live, and the others miss it."""
+        try:
+            while True:
+                context.bus.check()
+                await self._publish_stats(context)
+                await asyncio.sleep(self._settings.telemetry.stats_period_s)
+        except Exception as error:
+            self._fail(REPORT, error)
+            self._drain.request()
 
     async def _publish_stats(self, context: ServiceContext) -> None:
         self._ports.record_usage(context.stats)

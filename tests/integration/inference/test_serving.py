@@ -24,7 +24,7 @@ from tests.support.call_credentials import permitted_channel, token_of
 from tests.support.environments import CARTPOLE
 from tests.support.service_harness import make_context, until
 from tidegate.catalogue import inference as statistics
-from tidegate.core.errors import BackpressureError, RecordError
+from tidegate.core.errors import BackpressureError, RecordError, UnavailableError
 from tidegate.inference.config import InferenceConfig
 from tidegate.inference.loops import Inference
 from tidegate.inference.streams import ActingStream
@@ -159,6 +159,27 @@ async def test_truncated_step_ends_its_stream_with_the_reason_and_no_other(
         await good.send(whole)
         assert (await next_answer(good)).number == 1
     assert refused(service, "size") == 1
+
+
+async def test_step_that_finds_no_memory_ends_its_stream_at_once(
+    bus: Bus, topology: Topology, settings: Settings, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_no_memory(*_: object) -> None:
+        raise MemoryError
+
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    async with stream_of(settings) as stream:
+        await stream.receive()
+        with monkeypatch.context() as patches:
+            patches.setattr(Inference, "ask", find_no_memory)
+            await stream.send(step(1))
+            with pytest.raises(UnavailableError, match="found no memory"):
+                await next_answer(stream)
+    async with stream_of(settings) as again:
+        await again.receive()
+        await again.send(step(1))
+        assert (await next_answer(again)).number == 1
+    assert service.stats.value(statistics.REQUESTS) == 1
 
 
 async def test_values_that_are_not_finite_are_refused_before_they_reach_a_batch(

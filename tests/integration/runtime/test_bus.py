@@ -4,6 +4,8 @@ import asyncio
 
 import msgspec
 import pytest
+from nats.aio.client import Client
+from nats.aio.subscription import Subscription
 
 from tests.support.broker import Broker
 from tests.support.consumers import fetch_all, open_consumer
@@ -25,6 +27,18 @@ pytestmark = pytest.mark.integration
 
 async def connect(nats: Broker, topology: Topology) -> Bus:
     return await Bus.connect(nats.url, name="other", topology=topology, clock=SystemClock())
+
+
+async def ignore(_data: bytes, _headers: dict[str, str]) -> None:
+    pass
+
+
+def cannot_work(bus: Bus) -> bool:
+    try:
+        bus.check()
+    except UnavailableError:
+        return True
+    return False
 
 
 async def test_publish_reports_a_repeated_id_as_duplicate(bus: Bus, topology: Topology) -> None:
@@ -61,6 +75,48 @@ async def test_publish_across_a_broker_crash_is_stored_exactly_once(
     await bus.publish(topology.trajectories(0), b"body", message_id="t-1")
     assert (await bus.stream_state(topology.stream("TRAJECTORIES"))).messages == 1
     assert bus.reconnects == 1
+
+
+@pytest.mark.own_broker
+@pytest.mark.own_broker
+async def test_check_passes_while_the_broker_is_away_and_after_it(
+    bus: Bus, nats: Broker, topology: Topology
+) -> None:
+    await bus.subscribe(topology.stats("learner"), ignore)
+    bus.check()
+    nats.kill()
+    await until(lambda: not bus.connected)
+    bus.check()
+    nats.start()
+    await until(lambda: bus.connected)
+    bus.check()
+    await bus.publish(topology.trajectories(0), b"body", message_id="t-1")
+    bus.check()
+
+
+@pytest.mark.parametrize(
+    "fails", ["pings", "subscription", pytest.param("reconnecting", marks=pytest.mark.own_broker)]
+)
+async def test_client_whose_task_ended_for_want_of_memory_is_found(
+    nats: Broker, topology: Topology, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    async def finds_no_memory(*_: object) -> None:
+        raise MemoryError
+
+    bus = await connect(nats, topology)
+    with monkeypatch.context() as patches:
+        match fails:
+            case "pings":
+                patches.setattr(Client, "_send_ping", finds_no_memory)
+            case "reconnecting":
+                patches.setattr(Client, "_select_next_server", finds_no_memory)
+            case _:
+                patches.setattr(Subscription, "_wait_for_msgs", finds_no_memory)
+        await bus.subscribe(topology.stats("learner"), ignore)
+        if fails == "reconnecting":
+            await nats.restart()
+        await until(lambda: cannot_work(bus))
+    await bus.close()
 
 
 @pytest.mark.own_broker

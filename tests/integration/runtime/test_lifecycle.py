@@ -112,6 +112,13 @@ async def test_a_loop_that_fails_or_ends_stops_the_service_with_one(toy: Toy, mo
     assert event in process.stdout.read()
 
 
+async def test_service_that_would_notice_no_lost_broker_exits_with_one(toy: Toy) -> None:
+    process = toy.start("silent")
+    assert await exit_code(process) == 1
+    assert process.stdout is not None
+    assert "This process can no longer ping the broker" in process.stdout.read()
+
+
 async def test_a_loop_that_ignores_draining_is_cancelled_at_the_timeout(toy: Toy) -> None:
     process = toy.start("stubborn")
     await toy.ready()

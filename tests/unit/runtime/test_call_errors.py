@@ -2,7 +2,7 @@
 
 from structlog.testing import capture_logs
 
-from tidegate.core.errors import RecordError, TidegateError
+from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.runtime.call_errors import LOG_PERIOD_S, FailureLog, answer_to
 
 
@@ -43,4 +43,13 @@ def test_error_without_a_status_of_its_own_is_a_failure() -> None:
     failed: list[Exception] = []
     error = TidegateError("The disk is gone")
     assert answer_to(error, "Store/Append", on_failure=lambda _method, each: failed.append(each)) is error
+    assert failed == [error]
+
+
+def test_call_that_finds_no_memory_is_a_failure_that_the_caller_repeats() -> None:
+    failed: list[Exception] = []
+    error = MemoryError()
+    answer = answer_to(error, "Store/Append", on_failure=lambda _method, each: failed.append(each))
+    assert answer.retryable
+    assert answer.status == UnavailableError.status
     assert failed == [error]
