@@ -98,8 +98,9 @@ async def test_broker_serves_every_stream_of_the_table_to_users_with_their_passw
             await connect(broker, user=user, password=password, timeout_s=0.5)
 
 
+@pytest.mark.parametrize("sent", [signal.SIGKILL, signal.SIGTERM])
 async def test_broker_that_was_killed_returns_on_its_port_with_its_messages(
-    supervisor: Supervisor, tmp_path: Path
+    supervisor: Supervisor, tmp_path: Path, sent: signal.Signals
 ) -> None:
     broker = start(supervisor, tmp_path)
     await wait_ready(broker)
@@ -108,7 +109,7 @@ async def test_broker_that_was_killed_returns_on_its_port_with_its_messages(
     await bus.publish(TOPOLOGY.tasks("default"), b"kept", message_id="1")
     pid = supervisor.view()[0].pid
     assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, sent)
     while supervisor.view()[0].restarts == 0 or not bus.connected:
         await asyncio.sleep(0.02)
     again = await bus.publish(TOPOLOGY.tasks("default"), b"more", message_id="2")

@@ -1,5 +1,6 @@
 """First and later uses, leases, evictions and restarts of a store that replays."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -32,11 +33,13 @@ from tests.unit.trajectory_store.replay.building import (
     update,
     uses_of,
 )
-from tidegate.core.errors import ConfigError, ConflictError, RecordError, StaleFolderError
+from tidegate.core.errors import ConfigError, ConflictError, CorruptionError, RecordError, StaleFolderError
 from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.replay.buffer import PRIORITIES_FILE
 from tidegate.trajectory_store.replay.plan import plan_replay
+from tidegate.trajectory_store.replay.snapshot import LAYOUT_FILE
 from tidegate.trajectory_store.store import Store
 
 
@@ -234,6 +237,66 @@ def test_segment_that_a_crash_tore_is_dropped_as_failed(tmp_path: Path) -> None:
     assert states == [("dropped", "failed"), ("trained", "")]
     assert replay_totals(again).torn == 2
     assert sample(again, at(1)) is None
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "damage"),
+    [
+        ("000.ring", "deleted"),
+        ("000.ring", "emptied"),
+        ("headers.ring", "deleted"),
+        ("headers.ring", "emptied"),
+        ("layout.json", "deleted"),
+        ("*", "deleted"),
+    ],
+)
+def test_segments_whose_files_were_deleted_or_emptied_are_dropped_as_failed(
+    tmp_path: Path, pattern: str, damage: str
+) -> None:
+    store = started_replay(tmp_path)
+    insert(store, 0, 1)
+    update(store, at(0), batch_size=1)
+    store.close()
+    for path in (tmp_path / "replay").glob(pattern):
+        if damage == "deleted":
+            path.unlink()
+        else:
+            path.write_bytes(b"")
+    again = open_replay(tmp_path)
+    states = sorted(state_of(again, f"t-{index}.0") for index in range(2))
+    assert states == [("dropped", "failed"), ("trained", "")]
+    assert sample(again, at(1)) is None
+    insert(again, 2)
+    assert sampled(again, at(1)).rows
+    again.close()
+
+
+def test_priorities_that_were_deleted_start_again_and_cost_no_segment(tmp_path: Path) -> None:
+    store = started_replay(tmp_path)
+    insert(store, 0, 1)
+    num_open = replay_of(store).buffer.num_open
+    store.close()
+    (tmp_path / "replay" / PRIORITIES_FILE).unlink()
+    again = open_replay(tmp_path)
+    assert replay_of(again).buffer.num_open == num_open
+    assert sampled(again, at(0)).rows
+    again.close()
+
+
+def test_damaged_layout_is_refused_and_the_store_continues_without_the_folder(tmp_path: Path) -> None:
+    store = started_replay(tmp_path)
+    insert(store, 0)
+    store.close()
+    folder = tmp_path / "replay"
+    (folder / LAYOUT_FILE).write_bytes(b"{")
+    with pytest.raises(CorruptionError, match="remove the folder"):
+        open_replay(tmp_path)
+    shutil.rmtree(folder)
+    again = open_replay(tmp_path)
+    assert state_of(again, "t-0.0") == ("dropped", "failed")
+    insert(again, 1)
+    assert sampled(again, at(0)).rows
     again.close()
 
 
