@@ -29,6 +29,10 @@ class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``outcomes_wait_s`` (seconds): length of one long poll at the store; an outcome ends it early.
     ``limits_refresh_s`` (seconds): how often CONTROL is read again, in case the subscription missed a change.
     ``retry_backoff_s`` (seconds): pause after a failed call to the store or the broker.
+    ``rows_kept_max`` (trajectories): those that the journal keeps a row of, 25 bytes each in groups of 8 and 100 bytes
+    each of segments. Beyond it the oldest are packed once they ended, into less than half a byte each
+    (docs/decisions/0017). A restore that revives packed trajectories unpacks them and their neighbours, 8,192 in 30 ms:
+    set it above what is trained between two checkpoints.
     """
 
     curriculum: Literal["uniform", "learnable"] = "uniform"
@@ -41,3 +45,4 @@ class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     outcomes_wait_s: Annotated[float, msgspec.Meta(ge=0.1, le=30.0)] = 5.0
     limits_refresh_s: Annotated[float, msgspec.Meta(ge=0.1, le=60.0)] = 2.0
     retry_backoff_s: Annotated[float, msgspec.Meta(ge=0.01, le=10.0)] = 0.25
+    rows_kept_max: Annotated[int, msgspec.Meta(ge=1000)] = 1_000_000

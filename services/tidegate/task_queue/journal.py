@@ -1,8 +1,8 @@
 """The admission journal: every admitted task, on disk before it is published.
 
 SQLite in WAL mode with ``synchronous=NORMAL``: a commit survives ``kill -9`` of the process; a power cut may take the
-last ones. A transaction takes well under a millisecond, so it runs on the event loop. The audit opens the
-same file read-only, beside a live queue or after it.
+last ones. A transaction takes well under a millisecond (one that packs about ten), so it runs on the event loop. The
+audit opens the same file read-only, beside a live queue or after it.
 """
 
 import sqlite3
@@ -29,17 +29,23 @@ from tidegate.core.ids import (
 )
 from tidegate.core.records import Task
 from tidegate.task_queue.journal_file import (
+    admitted_ids,
     connect_writer,
+    count_published,
+    count_rows,
     count_states,
     dataset_position,
+    next_seq,
     read_json,
     read_meta,
     reading,
-    scalar,
     write_json,
     write_meta,
 )
+from tidegate.task_queue.packed_tasks import count_columns, packed_state
+from tidegate.task_queue.packing import pack, unpack
 from tidegate.task_queue.state import (
+    IN_FLIGHT,
     Counts,
     TrainedAt,
     TrajectoryState,
@@ -86,9 +92,11 @@ class Journal:
     def __init__(self, connection: sqlite3.Connection) -> None:
         """Read the counters from the file; use ``open_journal``."""
         self._db = connection
-        self.counts = self.recount()
-        self.next_seq = 1 + scalar(connection, "SELECT coalesce(max(seq), 0) FROM tasks")
-        self.published_tasks = scalar(connection, "SELECT count(*) FROM tasks WHERE published = 1")
+        packed = count_columns(connection)
+        self.num_packed = packed.admitted
+        self.counts = count_rows(connection).plus(packed)
+        self.next_seq = next_seq(connection)
+        self.published_tasks = count_published(connection)
         self.cursor = int(read_meta(connection, "cursor") or 0)
         self.curriculum = read_json(connection, "curriculum", CurriculumState) or CurriculumState()
         self.limits = read_json(connection, "limits", Limits)
@@ -157,11 +165,14 @@ class Journal:
         """Follow the ledger: states and the cursor move in one transaction, so a crash repeats or skips nothing.
 
         ``curriculum`` and ``trained_at`` replace what is kept, in the same transaction; updates of these outcomes are
-        counted on top of ``trained_at``.
+        counted on top of ``trained_at``. Outcomes that change packed trajectories unpack their chunks.
+
+        Raises:
+            CorruptionError: a chunk is damaged.
         """
         counts, ahead = self.counts, dict(self.trained_at if trained_at is None else trained_at)
         state_of_curriculum = curriculum or self.curriculum
-        changed = unknown = newest_seq = published = 0
+        changed = unknown = newest_seq = published = unpacked = 0
         ended: list[Outcome] = []
         with self._transaction():
             for outcome in outcomes:
@@ -177,6 +188,8 @@ class Journal:
                 if after is before:
                     continue
                 changed += 1
+                if before not in IN_FLIGHT:
+                    unpacked += unpack(self._db, seq)
                 self._db.execute(
                     "UPDATE trajectories SET state = ? WHERE seq = ? AND sample_index = ?",
                     (int(after), seq, sample_index),
@@ -185,7 +198,7 @@ class Journal:
                 if before is TrajectoryState.ADMITTED:
                     published += self._publish(seq)
                     self._db.execute("UPDATE tasks SET spec = NULL WHERE seq = ?", (seq,))
-                if after in (TrajectoryState.TRAINED, TrajectoryState.DROPPED):
+                if after not in IN_FLIGHT:
                     ended.append(outcome)
                 if after is TrajectoryState.TRAINED and outcome.trained_at is not None:
                     ahead[outcome.trained_at] = ahead.get(outcome.trained_at, 0) + 1
@@ -195,7 +208,23 @@ class Journal:
         self.counts, self.cursor, self.trained_at = counts, next_cursor, ahead
         self.curriculum = state_of_curriculum
         self.published_tasks += published
+        self.num_packed -= unpacked
         return Applied(changed=changed, unknown=unknown, newest_seq=newest_seq, ended=tuple(ended))
+
+    def pack(self, *, rows_kept_max: int) -> int:
+        """Pack a chunk of the oldest tasks while more than ``rows_kept_max`` trajectories have rows.
+
+        Returns how many trajectories were packed: 0 also where one of the oldest tasks is not terminal yet.
+
+        Raises:
+            CorruptionError: tasks do not have the trajectories that they were admitted with.
+        """
+        if self.counts.admitted - self.num_packed <= rows_kept_max:
+            return 0
+        with self._transaction():
+            num_trajectories = pack(self._db)
+        self.num_packed += num_trajectories
+        return num_trajectories
 
     def keep_limits(self, limits: Limits) -> None:
         """Remember the last limits, for a start without admission (I9)."""
@@ -262,7 +291,7 @@ class Journal:
         self.retired = retired
 
     def recount(self) -> Counts:
-        """The counters derived from every row: the slow twin of what the transactions maintain."""
+        """The counters derived from every row and chunk: the slow twin of what the transactions maintain."""
         return count_states(self._db)
 
     def close(self) -> None:
@@ -273,7 +302,7 @@ class Journal:
         row = self._db.execute(
             "SELECT state FROM trajectories WHERE seq = ? AND sample_index = ?", (seq, sample_index)
         ).fetchone()
-        return None if row is None else TrajectoryState(row[0])
+        return packed_state(self._db, seq, sample_index) if row is None else TrajectoryState(row[0])
 
     def _publish(self, seq: int) -> int:
         return self._db.execute(
@@ -328,7 +357,7 @@ class JournalReader:
         return RunId(read_meta(self._db, "run") or "")
 
     def totals(self) -> JournalTotals:
-        """Admitted and in flight, counted from every row."""
+        """Admitted and in flight, counted from every row and chunk."""
         counts = count_states(self._db)
         curriculum = read_json(self._db, "curriculum", CurriculumState) or CurriculumState()
         epoch, position = dataset_position(
@@ -337,25 +366,22 @@ class JournalReader:
         return JournalTotals(
             admitted=counts.admitted,
             open=counts.in_flight,
-            published_tasks=scalar(self._db, "SELECT count(*) FROM tasks WHERE published = 1"),
+            published_tasks=count_published(self._db),
             epoch=epoch,
             position=position,
             retired=read_meta(self._db, "retired") == "1",
         )
 
     def admitted_ids(self) -> Iterator[TrajectoryId]:
-        """Every trajectory that was ever admitted, in order; a row at a time, however long the run."""
-        for seq, sample_index in self._db.execute(
-            "SELECT seq, sample_index FROM trajectories ORDER BY seq, sample_index"
-        ):
-            yield trajectory_at(seq, sample_index)
+        """Every trajectory that was ever admitted, in order."""
+        return admitted_ids(self._db)
 
 
 def moment(path: Path) -> Generator[JournalTotals | list[TrajectoryId]]:
     """One consistent moment for an audit: the totals, counted from the rows, then every admitted id in lists.
 
     Raises:
-        NotFoundError, CorruptionError: as ``read_journal``.
+        NotFoundError, StaleFolderError, CorruptionError: as ``read_journal``.
     """
     with read_journal(path) as journal:
         yield journal.totals()
@@ -370,7 +396,8 @@ def read_journal(path: Path) -> Generator[JournalReader, None, None]:
 
     Raises:
         NotFoundError: there is no journal.
-        CorruptionError: the file is no journal.
+        StaleFolderError: the file was written by another version.
+        CorruptionError: the file is no journal, or what is read of it is damaged.
     """
     if not path.exists():
         raise NotFoundError(

@@ -1,7 +1,8 @@
 """The journal's file: its schema, how it is opened, and the small values beside the tables."""
 
 import sqlite3
-from collections.abc import Generator
+from collections import Counter
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -10,10 +11,12 @@ import msgspec
 
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.errors import CorruptionError, StaleFolderError
-from tidegate.core.ids import RunId, TaskId
+from tidegate.core.ids import RunId, TaskId, TrajectoryId, position_of, trajectory_at, trajectory_id
+from tidegate.task_queue import packed_tasks
+from tidegate.task_queue.packed_tasks import all_packed, content_of, packed_with
 from tidegate.task_queue.state import Counts, TrajectoryState
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 FILE_NAME = "journal.sqlite"
 
 # A writer or a checkpoint of the write-ahead log holds its lock for milliseconds.
@@ -47,6 +50,7 @@ _SCHEMA = (
     ) WITHOUT ROWID
     """,
     f"CREATE INDEX trajectories_open ON trajectories (seq) WHERE state <= {int(TrajectoryState.ACCEPTED)}",
+    *packed_tasks.SCHEMA,
 )
 
 
@@ -74,11 +78,7 @@ def connect_writer(path: Path, *, run_id: RunId) -> sqlite3.Connection:
             why="run ids are never reused, and two runs never share a folder",
             fix=f"pass another --dir, or set `run: {owner}` to go on with that run",
         )
-    if schema != str(SCHEMA_VERSION):
-        raise StaleFolderError(
-            f"{path.name} has schema {schema}, this version writes {SCHEMA_VERSION}",
-            fix="finish the run with the version that started it, or start a new run",
-        )
+    _check_schema(path, schema)
     return db
 
 
@@ -86,13 +86,14 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     """Begin a read transaction beside a writer; in a read-only folder only a closed journal can be read.
 
     Raises:
+        StaleFolderError: the file was written by another version.
         sqlite3.DatabaseError: the file is no journal.
     """
     uri = f"{path.absolute().as_uri()}?mode=ro"
     try:
-        return _begin_reading(uri)
+        return _begin_reading(uri, path)
     except sqlite3.OperationalError:
-        return _begin_reading(f"{uri}&immutable=1")
+        return _begin_reading(f"{uri}&immutable=1", path)
 
 
 @contextmanager
@@ -100,6 +101,7 @@ def reading(path: Path) -> Generator[sqlite3.Connection]:
     """``connect_reader`` for the length of a block.
 
     Raises:
+        StaleFolderError: the file was written by another version.
         CorruptionError: the file is no journal, or a page of it is damaged.
     """
     try:
@@ -116,56 +118,145 @@ def reading(path: Path) -> Generator[sqlite3.Connection]:
 def admission_of(path: Path, task_id: TaskId) -> tuple[float, int] | None:
     """(seconds since the epoch, attempt) of a task's admission; None where the journal has no such task.
 
+    Of a packed task the seconds are rounded to the millisecond.
+
     Raises:
-        CorruptionError: the file is no journal.
+        StaleFolderError, CorruptionError: as ``reading``; also where the task's chunk is damaged.
     """
     with reading(path) as db:
         row = db.execute("SELECT admitted_at_s, attempt FROM tasks WHERE task_id = ?", (task_id,)).fetchone()
-    return (float(row[0]), int(row[1])) if row is not None else None
+        if row is not None:
+            return float(row[0]), int(row[1])
+        where = position_of(trajectory_id(task_id, sample_index=0))
+        packed = None if where is None else packed_with(db, where[0])
+        if where is None or packed is None:
+            return None
+        return packed.admitted_at_s()[where[0] - packed.first], packed.attempt
 
 
 def first_admission_s(path: Path) -> float | None:
-    """Seconds since the epoch of the first admission; None before it.
+    """Seconds since the epoch of the first admission, rounded to the millisecond if it is packed; None before it.
 
     Raises:
-        CorruptionError: the file is no journal.
+        StaleFolderError, CorruptionError: as ``reading``.
     """
     with reading(path) as db:
-        (first_s,) = db.execute("SELECT min(admitted_at_s) FROM tasks").fetchone()
+        (first_s,) = db.execute(
+            "SELECT min(at_s) FROM (SELECT min(admitted_at_s) AS at_s FROM tasks"
+            " UNION ALL SELECT min(from_ms) / 1000.0 FROM packed)"
+        ).fetchone()
     return first_s
 
 
 def admitted_by_slice(path: Path, *, start_s: float, slice_s: float) -> dict[int, int]:
     """Trajectories admitted for training in each time slice of ``slice_s`` seconds after ``start_s``.
 
+    Admissions of packed tasks are rounded to the millisecond.
+
     Raises:
-        CorruptionError: the file is no journal.
+        StaleFolderError, CorruptionError: as ``reading``; also where a chunk that lies in several slices is damaged.
     """
+
+    def slice_of(at_s: float) -> int:
+        return int((at_s - start_s) / slice_s)
+
     with reading(path) as db:
-        return dict(
-            db.execute(
-                "SELECT CAST((admitted_at_s - ?1) / ?2 AS INTEGER), sum(num_samples) FROM tasks"
-                " WHERE kind != 'evaluation' GROUP BY 1",
-                (start_s, slice_s),
-            ).fetchall()
+        admitted = Counter(
+            dict(
+                db.execute(
+                    "SELECT CAST((admitted_at_s - ?1) / ?2 AS INTEGER), sum(num_samples) FROM tasks"
+                    " WHERE kind != 'evaluation' GROUP BY 1",
+                    (start_s, slice_s),
+                ).fetchall()
+            )
         )
+        for packed in all_packed(db):
+            if packed.kind == "evaluation":
+                continue
+            first = slice_of(packed.from_ms / 1000)
+            if first == slice_of(packed.to_ms / 1000):
+                admitted[first] += packed.num_trajectories
+            else:
+                for at_s in packed.admitted_at_s():
+                    admitted[slice_of(at_s)] += packed.num_samples
+    return dict(admitted)
 
 
-def _begin_reading(uri: str) -> sqlite3.Connection:
+def admitted_ids(db: sqlite3.Connection) -> Iterator[TrajectoryId]:
+    """Every trajectory that was ever admitted, in order; a row or a chunk at a time, however long the run.
+
+    Raises:
+        CorruptionError: a chunk is damaged.
+    """
+    after = 0
+    for packed in all_packed(db):
+        content_of(packed)  # a damaged number of tasks must not become an admission
+        yield from _ids_of_rows(db, after, packed.first)
+        for seq in range(packed.first, packed.last + 1):
+            for sample_index in range(packed.num_samples):
+                yield trajectory_at(seq, sample_index)
+        after = packed.last
+    yield from _ids_of_rows(db, after, packed_tasks.SEQ_MAX)
+
+
+def _ids_of_rows(db: sqlite3.Connection, after: int, before: int) -> Iterator[TrajectoryId]:
+    for seq, sample_index in db.execute(
+        "SELECT seq, sample_index FROM trajectories WHERE seq > ? AND seq < ? ORDER BY seq, sample_index",
+        (after, before),
+    ):
+        yield trajectory_at(seq, sample_index)
+
+
+def _begin_reading(uri: str, path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
     try:
         db.execute("BEGIN")
-        db.execute("SELECT 1 FROM meta").fetchone()
-    except sqlite3.DatabaseError:
+        _check_schema(path, read_meta(db, "schema"))
+    except (sqlite3.DatabaseError, StaleFolderError):
         db.close()
         raise
     return db
 
 
-def count_states(db: sqlite3.Connection) -> Counts:
-    """Trajectories by state, from every row."""
+def _check_schema(path: Path, schema: str | None) -> None:
+    if schema != str(SCHEMA_VERSION):
+        raise StaleFolderError(
+            f"{path.name} has schema {schema}, this version writes {SCHEMA_VERSION}",
+            fix="finish the run with the version that started it, or start a new run",
+        )
+
+
+def next_seq(db: sqlite3.Connection) -> int:
+    """The number of the next task that is admitted."""
+    return scalar(
+        db,
+        "SELECT 1 + max(coalesce((SELECT max(seq) FROM tasks), 0),"
+        " coalesce((SELECT last FROM packed ORDER BY first DESC LIMIT 1), 0))",
+    )
+
+
+def count_published(db: sqlite3.Connection) -> int:
+    """Tasks that TASKS acknowledged; all packed ones are among them."""
+    return scalar(
+        db,
+        "SELECT (SELECT count(*) FROM tasks WHERE published = 1)"
+        " + (SELECT coalesce(sum(last - first + 1), 0) FROM packed)",
+    )
+
+
+def count_rows(db: sqlite3.Connection) -> Counts:
+    """Trajectories in rows by state, from every row."""
     numbers = dict(db.execute("SELECT state, count(*) FROM trajectories GROUP BY state").fetchall())
     return Counts(*(int(numbers.get(int(state), 0)) for state in TrajectoryState))
+
+
+def count_states(db: sqlite3.Connection) -> Counts:
+    """Trajectories by state, from every row and from the content of every chunk.
+
+    Raises:
+        CorruptionError: a chunk is damaged.
+    """
+    return count_rows(db).plus(packed_tasks.count_contents(db))
 
 
 def dataset_position(curriculum: CurriculumState, *, dataset_size: int) -> tuple[int, int]:

@@ -28,6 +28,8 @@ class TrajectoryState(IntEnum):
     DROPPED = 3
 
 
+IN_FLIGHT = (TrajectoryState.ADMITTED, TrajectoryState.ACCEPTED)
+
 # An outcome reports where a trajectory is now, not what happened to it: the ledger is the truth, also about a row it
 # takes back after a power cut. A revived row is available, that is accepted, again.
 _STATE_OF_OUTCOME = {
@@ -71,6 +73,15 @@ class Counts(msgspec.Struct, frozen=True):
         numbers[before] -= 1
         numbers[after] += 1
         return Counts(*numbers)
+
+    def plus(self, other: "Counts") -> "Counts":
+        """The counts of both."""
+        return Counts(
+            running=self.running + other.running,
+            accepted=self.accepted + other.accepted,
+            trained=self.trained + other.trained,
+            dropped=self.dropped + other.dropped,
+        )
 
 
 TrainedAt: TypeAlias = dict[PolicyVersion, int]

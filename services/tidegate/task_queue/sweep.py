@@ -1,7 +1,8 @@
 """The sweep: drops what no actor will finish, so that every admitted trajectory ends in the ledger (I2).
 
 Consumes: the journal's open work; reports of actors (for what was delivered); the store's outcomes (for what arrived).
-Produces: ``failed`` and ``retired`` drops at the store, which come back as outcomes.
+Produces: ``failed`` and ``retired`` drops at the store, which come back as outcomes. It also packs the journal's oldest
+rows, so that the file stays small however long the run.
 Waits for: time. Level-triggered: the same tick twice drops the same ids, and dropping twice changes nothing.
 """
 
@@ -25,6 +26,9 @@ from tidegate.wire.task_proof import proof_of_queue
 DROP_BATCH = 500
 # Reports of more actors than this are ignored: the sweep needs only one starved actor.
 ACTORS_MAX = 4096
+# Transactions of packing a sweep, which bounds how long it takes. At a period of 2 s they pack 16,000 segments, or
+# 65,000 trajectories in groups, a second: several times what a run admits.
+PACKS_MAX = 16
 # Minutes of samples; reports arrive twice a second.
 SAMPLES_KEPT = 64
 # Retire answers well within the five seconds that the end of a run waits for it; the loop drops the rest.
@@ -56,6 +60,7 @@ class Sweep:
         queue, context = self._queue, self._queue.context
         await follow_stats(context.bus, context.topology, self._receive_stats, on_refused=self._count_refused)
         while not await context.drain.sleep(queue.config.sweep_period_s):
+            await self._pack()
             self._note_deliveries()
             try:
                 await self._drop_lost()
@@ -83,6 +88,13 @@ class Sweep:
             await asyncio.wait_for(self._drop_retired(), timeout=RETIRE_DEADLINE_S)
         except TimeoutError:
             queue.context.log.warning("retire_continues", running=queue.journal.counts.running)
+
+    async def _pack(self) -> None:
+        """Pack rows beyond the bound; between two transactions the other loops run."""
+        for _ in range(PACKS_MAX):
+            if not self._queue.journal.pack(rows_kept_max=self._queue.config.rows_kept_max):
+                break
+            await asyncio.sleep(0)
 
     def _note_deliveries(self) -> None:
         """Everything before an arrival was delivered; so was all that was published before an actor had no task."""

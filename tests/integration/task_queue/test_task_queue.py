@@ -1,7 +1,9 @@
 """The task queue as its process runs it, between a real broker and a fake store."""
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import DatasetConfig, Settings, WorkloadConfig
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_reports import publish_stats
+from tidegate.task_queue import packing
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.journal import open_journal, read_journal
 from tidegate.task_queue.main import build
@@ -191,6 +194,37 @@ async def test_restarted_queue_resumes_at_its_position(stage: Stage) -> None:
         ids, oldest_at_s = await stage.client(context).open_trajectories(limit=1)
         assert ids == [trajectory_at(3, 0)]
         assert oldest_at_s == pytest.approx(second[0].admitted_at_s)
+
+
+async def test_queue_packs_old_rows_and_follows_a_restore_that_revives_one(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "CHUNK_TASKS", 4)
+    config = msgspec.structs.replace(CONFIG, rows_kept_max=0)  # fewer than a run file may set
+    async with running(build, config, stage.context()) as context:
+        tasks: list[Task] = []
+        for step in range(5):
+            await stage.announce(step)
+            batch = await stage.taker.take(2)
+            stage.add_outcomes(batch, "accepted")
+            stage.add_outcomes(batch, "trained", trained_at=step)
+            tasks += batch
+        await until(lambda: _num_packed(stage.journal_path) == 2)
+        totals, ids = await stage.client(context).read_journal()
+        assert (totals.admitted, totals.open, totals.published_tasks) == (10, 0, 10)
+        assert ids == {trajectory_at(seq, 0) for seq in range(1, 11)}
+        stage.add_outcomes(tasks[5:6], "available")
+        await until(lambda: _num_packed(stage.journal_path) == 1)
+        open_ids, _ = await stage.client(context).open_trajectories(limit=10)
+        assert open_ids == [trajectory_at(6, 0)]
+        stage.add_outcomes(tasks[5:6], "trained", trained_at=4)
+        await until(lambda: _num_packed(stage.journal_path) == 2)
+        assert (await stage.client(context).journal()).open == 0
+
+
+def _num_packed(path: Path) -> int:
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute("SELECT count(*) FROM packed").fetchone()[0]
 
 
 async def test_limits_are_followed_and_hold_while_admission_is_away(stage: Stage) -> None:

@@ -11,64 +11,44 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from tests.support.examples import num_examples
+from tests.unit.task_queue.journaling import HEAD, RUN, admit, make_task, outcome, small_chunks, states_of
 from tidegate.core.admission import Limits
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, TidegateError
 from tidegate.core.ids import LineageName, PolicyVersion, RunId, TrajectoryId, task_id, trajectory_at
 from tidegate.core.records import Task
-from tidegate.task_queue.journal import Journal, open_journal, read_admitted_ids, read_journal
+from tidegate.task_queue.journal import open_journal, read_admitted_ids, read_journal
+from tidegate.task_queue.journal_file import admission_of
 from tidegate.task_queue.state import Counts, TrajectoryState, state_after
 from tidegate.wire.clients.trajectory_store import Outcome
 from tidegate.wire.convert import task_from_bytes
 
-RUN = RunId("run-1")
-HEAD = PolicyVersion(LineageName("0-a"), 0)
-
-
-def make_task(seq: int, *, num_samples: int = 1, admitted_at_s: float = 1.0) -> Task:
-    return Task(
-        task_id=task_id(seq),
-        run_id=RUN,
-        kind="group" if num_samples > 1 else "segment",
-        required_version=HEAD,
-        num_samples=num_samples,
-        admitted_at_s=admitted_at_s,
-        trace_parent="00-trace",
-    )
-
-
-def admit(journal: Journal, count: int, *, num_samples: int = 1) -> None:
-    tasks = [make_task(journal.next_seq + number, num_samples=num_samples) for number in range(count)]
-    curriculum = CurriculumState(num_drawn=journal.curriculum.num_drawn + count)
-    journal.admit(tasks, curriculum=curriculum)
-
-
-def outcome(
-    seq: int, state: str, *, sample_index: int = 0, trained_at: PolicyVersion | None = None
-) -> Outcome:
-    return Outcome(trajectory_at(seq, sample_index), state, trained_at=trained_at)
-
 
 class JournalMachine(RuleBasedStateMachine):
-    """Admissions, publishes, outcomes (of known and unknown ids, twice) and crashes, in any order."""
+    """Admissions, publishes, outcomes (of known and unknown ids, twice), packing and crashes, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.monkeypatch = pytest.MonkeyPatch()
+        small_chunks(self.monkeypatch, num_tasks=3)
         self.folder = tempfile.TemporaryDirectory()
         self.path = Path(self.folder.name) / "journal.sqlite"
         self.states: dict[TrajectoryId, TrajectoryState] = {}
         self.published: set[int] = set()
         self.cursor = 0
         self.ahead: Counter[PolicyVersion] = Counter()
+        self.admitted_at_s: list[float] = []
 
     @initialize()
     def open(self) -> None:
         self.journal = open_journal(self.path, run_id=RUN)
 
-    @rule(count=st.integers(1, 4), num_samples=st.integers(1, 3))
-    def admit(self, count: int, num_samples: int) -> None:
+    # The clock may step back.
+    @rule(count=st.integers(1, 7), num_samples=st.integers(1, 3), at_s=st.floats(1e9, 2e9))
+    def admit(self, count: int, num_samples: int, at_s: float) -> None:
         first = self.journal.next_seq
-        admit(self.journal, count, num_samples=num_samples)
+        admit(self.journal, count, num_samples=num_samples, admitted_at_s=at_s)
+        self.admitted_at_s += [at_s] * count
         for seq in range(first, first + count):
             for sample_index in range(num_samples):
                 self.states[trajectory_at(seq, sample_index)] = TrajectoryState.ADMITTED
@@ -97,6 +77,37 @@ class JournalMachine(RuleBasedStateMachine):
             )
             for state in states
         ]
+        self.follow_outcomes(outcomes, version=version)
+
+    @rule(data=st.data(), share=st.floats(0.3, 1.0))
+    def end_the_oldest(self, data: st.DataObject, share: float) -> None:
+        """Most that is old has ended, in a run: only that is packed."""
+        oldest = sorted(self.states)[: round(share * len(self.states))]
+        open_ids = [name for name in oldest if self.states[name] <= TrajectoryState.ACCEPTED]
+        dropped = data.draw(st.sets(st.sampled_from(open_ids))) if open_ids else set[TrajectoryId]()
+        self.follow_outcomes(
+            [
+                Outcome(name, "dropped" if name in dropped else "trained", trained_at=HEAD)
+                for name in open_ids
+            ],
+            version=HEAD,
+        )
+
+    @rule(rows_kept_max=st.integers(0, 10))
+    def pack(self, rows_kept_max: int) -> None:
+        while self.journal.pack(rows_kept_max=rows_kept_max):
+            pass
+
+    @rule(data=st.data())
+    def explain(self, data: st.DataObject) -> None:
+        seq = data.draw(st.integers(1, self.journal.next_seq))
+        found = admission_of(self.path, task_id(seq))
+        if seq == self.journal.next_seq:
+            assert found is None
+        else:
+            assert found == (pytest.approx(self.admitted_at_s[seq - 1], abs=0.0006), 1)
+
+    def follow_outcomes(self, outcomes: list[Outcome], *, version: PolicyVersion) -> None:
         self.cursor += len(outcomes)
         applied = self.journal.apply(outcomes, next_cursor=self.cursor)
         changed = 0
@@ -125,6 +136,7 @@ class JournalMachine(RuleBasedStateMachine):
         assert survivor.counts == self.journal.counts
         assert survivor.next_seq == self.journal.next_seq
         assert survivor.published_tasks == self.journal.published_tasks
+        assert survivor.num_packed == self.journal.num_packed
         assert survivor.curriculum == self.journal.curriculum
         self.journal.close()
         self.journal = survivor
@@ -150,8 +162,10 @@ class JournalMachine(RuleBasedStateMachine):
             totals = reader.totals()
         assert totals.admitted == len(self.states)
         assert totals.open == len(in_flight)
+        assert states_of(self.path) == self.states
 
     def teardown(self) -> None:
+        self.monkeypatch.undo()
         self.journal.close()
         self.folder.cleanup()
 
@@ -259,6 +273,8 @@ def test_folder_of_another_run_or_another_schema_is_refused(path: Path) -> None:
         db.execute("UPDATE meta SET value = '99' WHERE key = 'schema'")
     with pytest.raises(StaleFolderError, match="schema 99"):
         open_journal(path, run_id=RUN)
+    with pytest.raises(StaleFolderError, match="schema 99"), read_journal(path):
+        pass
 
 
 def test_file_that_is_no_journal_is_refused_by_writer_and_reader(path: Path) -> None:
