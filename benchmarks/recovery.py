@@ -68,7 +68,7 @@ CASES: tuple[Case, ...] = (
     *(Case(run_file, 120.0, 0.95) for run_file in FILES),
     *(Case(run_file, 30.0, 0.90) for run_file in FILES),
 )
-STORMS: tuple[Case, ...] = tuple(Case(run_file, 3.0, None) for run_file in FILES)
+FREQUENT: tuple[Case, ...] = tuple(Case(run_file, 3.0, None) for run_file in FILES)
 
 
 class Kill(msgspec.Struct, frozen=True):
@@ -107,13 +107,13 @@ def run(setting: BenchSetting) -> BenchResult:
     return _run("recovery", setting, CASES)
 
 
-def run_storms(setting: BenchSetting) -> BenchResult:
+def run_frequent(setting: BenchSetting) -> BenchResult:
     """Kills every three seconds, with no run beside: what is counted is the accounting and the recovery.
 
     Raises:
         UnavailableError: a platform ended early.
     """
-    return _run("storms", setting, STORMS)
+    return _run("chaos", setting, FREQUENT)
 
 
 def _run(name: str, setting: BenchSetting, cases: Sequence[Case]) -> BenchResult:

@@ -47,8 +47,8 @@ BENCHES: dict[str, BenchEntry] = {
         "learner steps of a run whose processes are killed, beside one that is left alone",
         asked_for=True,
     ),
-    "storms": BenchEntry(
-        "benchmarks.recovery:run_storms",
+    "chaos": BenchEntry(
+        "benchmarks.recovery:run_frequent",
         "a random process killed every three seconds: accounting, and seconds to the next step",
         asked_for=True,
     ),
