@@ -39,9 +39,13 @@ class JournalMachine(RuleBasedStateMachine):
         self.ahead: Counter[PolicyVersion] = Counter()
         self.admitted_at_s: list[float] = []
 
-    @initialize()
-    def open(self) -> None:
+    @initialize(data=st.data(), num_samples=st.integers(1, 3))
+    def open(self, data: st.DataObject, num_samples: int) -> None:
+        """A run that has packed some of its tasks."""
         self.journal = open_journal(self.path, run_id=RUN)
+        self.admit(count=8, num_samples=num_samples, at_s=1e9)
+        self.end_the_oldest_and_pack(data=data, share=0.8, rows_kept_max=0)
+        assert self.journal.num_packed == 6 * num_samples
 
     # The clock may step back.
     @rule(count=st.integers(1, 7), num_samples=st.integers(1, 3), at_s=st.floats(1e9, 2e9))
@@ -79,8 +83,8 @@ class JournalMachine(RuleBasedStateMachine):
         ]
         self.follow_outcomes(outcomes, version=version)
 
-    @rule(data=st.data(), share=st.floats(0.3, 1.0))
-    def end_the_oldest(self, data: st.DataObject, share: float) -> None:
+    @rule(data=st.data(), share=st.floats(0.0, 1.0), rows_kept_max=st.integers(0, 5))
+    def end_the_oldest_and_pack(self, data: st.DataObject, share: float, rows_kept_max: int) -> None:
         """Most that is old has ended, in a run: only that is packed."""
         oldest = sorted(self.states)[: round(share * len(self.states))]
         open_ids = [name for name in oldest if self.states[name] <= TrajectoryState.ACCEPTED]
@@ -92,9 +96,6 @@ class JournalMachine(RuleBasedStateMachine):
             ],
             version=HEAD,
         )
-
-    @rule(rows_kept_max=st.integers(0, 10))
-    def pack(self, rows_kept_max: int) -> None:
         while self.journal.pack(rows_kept_max=rows_kept_max):
             pass
 
