@@ -26,7 +26,7 @@ from tidegate.core.errors import (
     TidegateError,
     UnavailableError,
 )
-from tidegate.runtime.client_tasks import ended_task
+from tidegate.runtime.client_tasks import SEND_ERRORS, ended_task
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.consumer import Consumer
 from tidegate.runtime.replies import Replies
@@ -240,7 +240,7 @@ class Bus:
     async def close(self) -> None:
         """Flush what was sent and end the connection."""
         # Without a broker there is nothing to flush to; unacknowledged work is redelivered.
-        with contextlib.suppress(TimeoutError, nats.errors.Error):
+        with contextlib.suppress(TimeoutError, *SEND_ERRORS):
             await asyncio.wait_for(self._client.flush(), timeout=1.0)
         await _end(self._client)
 
@@ -374,7 +374,7 @@ class Bus:
             answer = _read_answer(
                 await self._replies.request(subject, data, headers=headers, timeout_s=ATTEMPT_TIMEOUT_S)
             )
-        except (nats.errors.Error, TimeoutError, OSError, msgspec.DecodeError) as error:
+        except (*SEND_ERRORS, TimeoutError, msgspec.DecodeError) as error:
             raise UnavailableError(
                 f"The broker did not acknowledge a message for {subject}",
                 why=str(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s",
@@ -403,7 +403,7 @@ class Bus:
         if not self.connected:
             return
         # These messages are whole snapshots: the next one replaces a lost one.
-        with contextlib.suppress(nats.errors.Error, OSError):
+        with contextlib.suppress(*SEND_ERRORS):
             await self._client.publish(subject, data, headers=dict[str, Any](headers) if headers else None)
 
     async def quarantine(

@@ -10,6 +10,10 @@ import asyncio
 from typing import Any, cast
 
 from nats.aio.client import Client
+from nats.errors import Error as NatsError
+
+# How the client fails to send; a RuntimeError is uvloop's, of a closed transport that the client has not noticed.
+SEND_ERRORS = (NatsError, OSError, RuntimeError)
 
 
 def ended_task(client: Client) -> str:

@@ -14,8 +14,8 @@ from collections import deque
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.errors import Error as NatsError
 
+from tidegate.runtime.client_tasks import SEND_ERRORS
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.subscribing import subscribe
 from tidegate.wire.subjects import DurableName
@@ -79,7 +79,7 @@ class Delivery:
     async def _answer(self, body: bytes) -> None:
         try:
             await self._client.publish(self._reply, body)
-        except (NatsError, OSError):
+        except SEND_ERRORS:
             return  # a lost answer means a redelivery, which every reader must handle anyway
 
 
@@ -156,14 +156,14 @@ class Consumer:
         body = json.dumps({"batch": batch, "expires": int(WAIT_MAX_S * 1e9)}).encode()
         try:
             await self._client.publish(self._next_subject, body, reply=f"{self._inbox}.{self._last_request}")
-        except (NatsError, OSError):
+        except SEND_ERRORS:
             self._credits = 0
 
     async def close(self) -> None:
         """Stop receiving, and release messages that were delivered but never fetched, those on their way included."""
         if self._subscription is not None:
             # A lost connection ends the subscription too.
-            with contextlib.suppress(NatsError, OSError, TimeoutError):
+            with contextlib.suppress(*SEND_ERRORS, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await self._subscription.drain()
         while self._ready:

@@ -8,18 +8,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import msgspec
-import nats.errors
 import nats.js.errors
 from nats.aio.client import Client
 from nats.js import api
 
-from tidegate.core.errors import StaleFolderError, TidegateError, UnavailableError
+from tidegate.core.errors import CorruptionError, StaleFolderError, TidegateError, UnavailableError
+from tidegate.runtime.client_tasks import SEND_ERRORS
 from tidegate.runtime.clock import Clock
 from tidegate.wire.subjects import ConsumerSpec, DurableName, StreamSpec
 
 # JetStream error codes (server/errors.json): another client created it meanwhile.
 STREAM_NAME_IN_USE = 10058
 CONSUMER_EXISTS_CODES = frozenset({10013, 10148})
+# The server cannot open the files of what it is to create.
+STORE_FAILED_CODES = frozenset({10012, 10077})
 RETRY_FOR_S = 30.0
 RETRY_EVERY_S = 0.1
 # Between two looks for a stream or a consumer that is not there yet.
@@ -89,7 +91,7 @@ class Streams:
         while True:
             try:
                 return await ask()
-            except (nats.errors.Error, TimeoutError, OSError) as error:
+            except (*SEND_ERRORS, TimeoutError) as error:
                 if self._clock.monotonic_s() >= deadline_s:
                     missing = isinstance(error, nats.js.errors.NotFoundError)
                     raise UnavailableError(
@@ -103,6 +105,7 @@ class Streams:
         """Create the stream or verify its shape; limits and copies are updated in place.
 
         Raises:
+            CorruptionError: the broker cannot open its files.
             StaleFolderError: it exists with another retention, discard or subjects.
             UnavailableError: JetStream did not answer in time.
         """
@@ -112,6 +115,7 @@ class Streams:
         """Create the durable consumer or update it in place; the bound that admission sets live is kept.
 
         Raises:
+            CorruptionError: the broker cannot open its files.
             UnavailableError: JetStream did not answer in time.
         """
         await self._retry(lambda: self._ensure_consumer(spec), what=f"Consumer {spec.durable.name}")
@@ -121,9 +125,16 @@ class Streams:
         while True:
             try:
                 return await attempt()
-            except (nats.errors.Error, TimeoutError) as error:
+            except (*SEND_ERRORS, TimeoutError) as error:
                 # A broker that is starting answers 503 or not at all; waiting changes no other error.
                 if isinstance(error, nats.js.errors.APIError) and error.code not in (None, 503):
+                    if error.err_code in STORE_FAILED_CODES:
+                        raise CorruptionError(
+                            f"{what} cannot be created: {error.description}",
+                            why="the broker's files are damaged, or its disk is full; its log says which",
+                            fix="remove the broker's files (the folder `nats` of a run): messages on their way are"
+                            " lost, and their tasks dropped as failed",
+                        ) from error
                     raise TidegateError(f"{what} cannot be created", why=str(error)) from error
                 if self._clock.monotonic_s() > deadline_s:
                     raise UnavailableError(f"{what} cannot be created", why=f"JetStream: {error}") from error
@@ -181,7 +192,7 @@ class Streams:
             if config.max_ack_pending != value:
                 config.max_ack_pending = value
                 await self._manager.add_consumer(durable.stream, config)
-        except (nats.errors.Error, TimeoutError) as error:
+        except (*SEND_ERRORS, TimeoutError) as error:
             raise UnavailableError(f"Consumer {durable.name} cannot be changed", why=str(error)) from error
 
     async def state(self, stream: str) -> StreamState:
@@ -229,7 +240,7 @@ class Streams:
             return await question
         except nats.js.errors.NotFoundError:
             raise
-        except (nats.errors.Error, TimeoutError, OSError) as error:
+        except (*SEND_ERRORS, TimeoutError) as error:
             raise UnavailableError(f"{what} cannot be read from the broker", why=str(error)) from error
 
 

@@ -76,6 +76,30 @@ def title_of(pid: int) -> str:
     return " ".join(psutil.Process(pid).cmdline())
 
 
+FAILING_SERVICE = """
+import os
+from unittest import mock
+from tidegate.launch import serve
+from tidegate.launch.fork_server import preloading, server
+with mock.patch.object(server.ForkServer, "run", lambda self: ["admission"]), mock.patch.object(
+    serve, "main", side_effect=MemoryError("no page left")
+):
+    try:
+        preloading.serve_forks("fork-server", None, supervisor_pid=os.getpid())
+    finally:
+        print("cleaned up")
+"""
+
+
+def test_error_that_ends_a_forked_service_runs_nothing_of_the_supervisor_that_it_was_forked_from() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAILING_SERVICE], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 1
+    assert "no page left" in done.stderr
+    assert done.stdout == ""
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():

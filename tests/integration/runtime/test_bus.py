@@ -1,6 +1,7 @@
 """The broker's traits that the bus is built for, each on a real nats-server."""
 
 import asyncio
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -116,6 +117,23 @@ async def test_client_whose_task_ended_for_want_of_memory_is_found(
         if fails == "reconnecting":
             await nats.restart()
         await until(lambda: cannot_work(bus))
+    await bus.close()
+
+
+async def test_closed_transport_that_the_client_has_not_noticed_is_an_unavailable_broker(
+    nats: Broker, topology: Topology
+) -> None:
+    bus = await connect(nats, topology)
+    client = cast("Any", bus)._client
+    client._reading_task.cancel()
+    client._transport.close()
+    assert bus.connected
+    with pytest.raises(UnavailableError):
+        await bus.publish(topology.trajectories(0), b"body", message_id="t-1", deadline_s=0.2)
+    await bus.publish_core(topology.stats("learner"), b"body")
+    with pytest.raises(UnavailableError):
+        await bus.stream_state(topology.stream("TASKS"))
+    await until(lambda: cannot_work(bus))
     await bus.close()
 
 

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from importlib import import_module
 from typing import NoReturn
 
@@ -91,11 +92,17 @@ def load_shared() -> None:
 
 def serve_forks(name: str, control: socket.socket, *, supervisor_pid: int) -> NoReturn:
     """Be a fork server; in each process that it forks, be the service."""
+    from tidegate.launch import serve
     from tidegate.launch.fork_server.server import ForkServer
-    from tidegate.launch.serve import end_process, main
 
-    arguments = ForkServer(name, control, supervisor_pid=supervisor_pid).run()
-    end_process(main(arguments))
+    try:
+        exit_code = serve.main(ForkServer(name, control, supervisor_pid=supervisor_pid).run())
+    except (
+        BaseException
+    ):  # it must not reach the supervisor's code, whose cleanup ends processes by their ids
+        traceback.print_exc()
+        exit_code = serve.EXIT_FAILED
+    serve.end_process(exit_code)
 
 
 def _fork_server(name: str, pass_env: tuple[str, ...]) -> None:
