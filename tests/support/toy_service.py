@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from typing import Any, cast
 
 import msgspec
@@ -31,6 +32,9 @@ async def build(context: ServiceContext, mode: str) -> ServiceParts:
                 while True:
                     await context.drain.wait()
                     await _forever()
+            case "held":
+                _ = asyncio.get_running_loop().run_in_executor(None, time.sleep, 600.0)
+                raise MemoryError
             case "silent":
                 client = cast("Any", context.bus)._client
                 client._ping_interval_task.cancel()

@@ -26,11 +26,18 @@ from tidegate.wire.subjects import Topology
 # Allocations between two collections (Python's own 700 fall into the middle of a batch, all of which is alive), and how
 # many young ones make an old one. What is in no cycle, which is nearly everything, is freed at once anyhow.
 COLLECT_AFTER = (10_000, 10, 10)
+# Beyond ``drain_timeout_s``, for what a lifecycle closes after its loops; and for the rest, once it has returned.
+DRAIN_GRACE_S = 30.0
+EXIT_GRACE_S = 5.0
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def run_service(spec: ServiceSpec, config: object, settings: Settings, *, index: int = 0) -> int:
-    """Run one service until it drains; returns the exit code."""
+    """Run one service until it drains; returns the exit code.
+
+    A process that should end and does not is ended by the kernel (SIGALRM), for which it needs neither a thread nor
+    memory: one that could start no thread for want of memory waits for it without end.
+    """
     instead = spec.instead(config, settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(instead or _run(spec, config, settings, index=index))
@@ -56,7 +63,17 @@ async def _run(spec: ServiceSpec, config: object, settings: Settings, *, index: 
         record_usage=_record_usage,
         on_built=_freeze_built,
     )
-    return await ServiceLifecycle(spec, config, settings, index=index, ports=ports).run()
+    limiting = asyncio.create_task(_limit_drain(drain, settings.drain_timeout_s))
+    try:
+        return await ServiceLifecycle(spec, config, settings, index=index, ports=ports).run()
+    finally:
+        limiting.cancel()
+        signal.setitimer(signal.ITIMER_REAL, EXIT_GRACE_S)
+
+
+async def _limit_drain(drain: Drain, drain_timeout_s: float) -> None:
+    await drain.wait()
+    signal.setitimer(signal.ITIMER_REAL, drain_timeout_s + DRAIN_GRACE_S)
 
 
 async def _open_bus(settings: Settings, instance: str, clock: SystemClock, topology: Topology) -> Bus:

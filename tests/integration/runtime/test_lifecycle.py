@@ -119,6 +119,13 @@ async def test_service_that_would_notice_no_lost_broker_exits_with_one(toy: Toy)
     assert "This process can no longer ping the broker" in process.stdout.read()
 
 
+async def test_service_that_failed_ends_although_a_thread_of_it_does_not(toy: Toy) -> None:
+    process = toy.start("held")
+    assert await exit_code(process) == -signal.SIGALRM
+    assert process.stdout is not None
+    assert "service_stopped" in process.stdout.read()
+
+
 async def test_a_loop_that_ignores_draining_is_cancelled_at_the_timeout(toy: Toy) -> None:
     process = toy.start("stubborn")
     await toy.ready()
