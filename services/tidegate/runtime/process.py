@@ -28,7 +28,7 @@ from tidegate.wire.subjects import Topology
 COLLECT_AFTER = (10_000, 10, 10)
 # Beyond ``drain_timeout_s``, for what a lifecycle closes after its loops; and for the rest, once it has returned.
 DRAIN_GRACE_S = 30.0
-EXIT_GRACE_S = 5.0
+EXIT_GRACE_S = 15.0
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
