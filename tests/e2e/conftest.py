@@ -54,6 +54,15 @@ class Run:
                 steps.append(json.loads(line))
         return steps
 
+    def status(self) -> dict[str, Any]:
+        """The answer of ``tidegate status``."""
+        command = [sys.executable, "-m", "tidegate.cli.main", "status", "--json", "--dir", str(self.folder)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=START_TIMEOUT_S
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
     def until(self, holds: Callable[[], bool], *, timeout_s: float, what: str) -> float:
         """Wait for a condition of a live run; returns the seconds it took."""
         started_s = time.monotonic()

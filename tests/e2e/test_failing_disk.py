@@ -24,7 +24,13 @@ MAX_LAG = 4
 DISK_BYTES = 300_000_000
 STALL_S = 20.0
 TIMEOUT_S = 300.0
-CARTPOLE = ("runs/cartpole.yaml", "--set", f"staleness.max_lag={MAX_LAG}")
+# The second one has the service that acts for all actors.
+NAMES = ("cartpole", "seed")
+
+
+def settings(name: str) -> tuple[str, ...]:
+    """The first words of ``tidegate up``."""
+    return f"runs/{name}.yaml", "--set", f"staleness.max_lag={MAX_LAG}"
 
 
 class Disk:
@@ -86,8 +92,9 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     command("umount", "--lazy", str(disk.place))
 
 
-def test_run_trains_on_after_its_disk_stalled(start: Callable[..., Run], disk: Disk) -> None:
-    run = start(*CARTPOLE, "--until", "", folder=disk.place / "run")
+@pytest.mark.parametrize("name", NAMES)
+def test_run_trains_on_after_its_disk_stalled(start: Callable[..., Run], disk: Disk, name: str) -> None:
+    run = start(*settings(name), "--until", "", folder=disk.place / "run")
     run.until(lambda: len(run.steps()) >= 10, timeout_s=TIMEOUT_S, what="training")
     command("fsfreeze", "--freeze", str(disk.place))
     try:
@@ -101,11 +108,12 @@ def test_run_trains_on_after_its_disk_stalled(start: Callable[..., Run], disk: D
     assert_accounting_balances(summary["audit"], max_lag=MAX_LAG)
 
 
+@pytest.mark.parametrize("name", NAMES)
 def test_run_whose_disk_turns_read_only_ends_with_a_sentence_and_resumes_once_it_is_repaired(
-    start: Callable[..., Run], disk: Disk
+    start: Callable[..., Run], disk: Disk, name: str
 ) -> None:
     folder = disk.place / "run"
-    run = start(*CARTPOLE, "--until", "", folder=folder)
+    run = start(*settings(name), "--until", "", folder=folder)
     run.until(lambda: len(run.steps()) >= 10, timeout_s=TIMEOUT_S, what="training")
     disk.turn_read_only()
     code = run.process.wait(timeout=TIMEOUT_S)
@@ -114,7 +122,9 @@ def test_run_whose_disk_turns_read_only_ends_with_a_sentence_and_resumes_once_it
     assert "disk read-only" in explained(folder)
     disk.repair()
     trained = len(run.steps())
-    resumed = start(*CARTPOLE, "--until", f"version_step>={trained + 20}", "--for", "300s", folder=folder)
+    resumed = start(
+        *settings(name), "--until", f"version_step>={trained + 20}", "--for", "300s", folder=folder
+    )
     code, summary = resumed.wait(timeout_s=2 * TIMEOUT_S)
     assert code == 0, resumed.tail()
     assert_accounting_balances(summary["audit"], max_lag=MAX_LAG)

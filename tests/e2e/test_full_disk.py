@@ -30,10 +30,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
+@pytest.mark.parametrize("name", ["cartpole", pytest.param("seed", marks=pytest.mark.extended)])
 def test_run_trains_again_by_itself_once_a_full_disk_has_space(
-    start: Callable[..., Run], small_disk: Path
+    start: Callable[..., Run], small_disk: Path, name: str
 ) -> None:
-    run = start("runs/cartpole.yaml", "--until", "version_step>=100000", folder=small_disk / "run")
+    run = start(f"runs/{name}.yaml", "--until", "version_step>=100000", folder=small_disk / "run")
     run.until(lambda: len(run.steps()) >= 5, timeout_s=300, what="training")
     ballast = small_disk / "ballast"
     started_s = time.monotonic()
