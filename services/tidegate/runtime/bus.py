@@ -29,6 +29,7 @@ from tidegate.core.errors import (
 from tidegate.runtime.client_tasks import SEND_ERRORS, ended_task
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.consumer import Consumer
+from tidegate.runtime.races import ended_within
 from tidegate.runtime.replies import Replies
 from tidegate.runtime.retrying import Backoff, FailedAttempt, retry
 from tidegate.runtime.streams import ConsumerState, Stored, Streams, StreamState
@@ -178,8 +179,8 @@ class Bus:
             try:
                 # The client retries by itself, but after a failed TLS handshake it waits without end: a new one
                 # continues.
-                async with asyncio.timeout(min(CONNECT_ATTEMPT_TIMEOUT_S, deadline_s - clock.monotonic_s())):
-                    await client.connect(
+                await ended_within(
+                    client.connect(
                         servers=[url],
                         user=user or None,
                         password=password or None,
@@ -195,8 +196,10 @@ class Bus:
                         reconnected_cb=on_reconnect,
                         tls=identity.context if identity is not None else None,
                         error_cb=on_error,
-                    )
-                    break
+                    ),
+                    timeout_s=min(CONNECT_ATTEMPT_TIMEOUT_S, deadline_s - clock.monotonic_s()),
+                )
+                break
             except (OSError, nats.errors.Error, TimeoutError) as error:
                 await _end(client)
                 if clock.monotonic_s() >= deadline_s:

@@ -1,4 +1,4 @@
-"""Race a piece of work against the signal that stops it."""
+"""Race a piece of work against the signal that stops it, or against time."""
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
@@ -7,6 +7,9 @@ from typing import Any, TypeVar
 from tidegate.core.errors import TidegateError
 
 T = TypeVar("T")
+
+# Until an attempt is cancelled again.
+CANCEL_AGAIN_S = 0.5
 
 
 async def run_until(stop: Coroutine[Any, Any, object], work: Awaitable[T]) -> T | None:
@@ -30,3 +33,24 @@ async def run_until(stop: Coroutine[Any, Any, object], work: Awaitable[T]) -> T 
         if working.cancelled() or isinstance(working.exception(), TidegateError):
             return None
     return working.result()
+
+
+async def ended_within(attempt: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
+    """The result of an attempt, which has ended when this returns: it is cancelled until it has.
+
+    Python 3.11's ``wait_for`` drops a cancellation that comes at the moment of its own result, so that a library that
+    waits by it may try again without end after the one cancellation of ``asyncio.timeout``.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    task = asyncio.create_task(attempt)
+    try:
+        await asyncio.wait({task}, timeout=timeout_s)
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=CANCEL_AGAIN_S)
+    if task.cancelled():
+        raise TimeoutError
+    return task.result()

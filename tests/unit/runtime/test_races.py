@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 import pytest
 
 from tidegate.core.errors import UnavailableError
-from tidegate.runtime.races import run_until
+from tidegate.runtime.races import ended_within, run_until
 
 
 @pytest.fixture(autouse=True)
@@ -129,3 +130,22 @@ async def test_shared_work_survives_a_stop_when_shielded() -> None:
     assert await run_until(asyncio.sleep(0), asyncio.shield(shared)) is None
     shared.set_result("later")
     assert await shared == "later"
+
+
+async def test_attempt_that_drops_a_cancellation_is_cancelled_again() -> None:
+    async def attempt() -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(600.0)
+        await asyncio.sleep(600.0)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(ended_within(attempt(), timeout_s=0.01), timeout=60.0)
+
+
+async def test_attempt_that_ends_in_time_gives_its_result_or_its_error() -> None:
+    async def fail() -> None:
+        raise ValueError("no broker")
+
+    assert await ended_within(asyncio.sleep(0.0, 7), timeout_s=60.0) == 7
+    with pytest.raises(ValueError, match="no broker"):
+        await ended_within(fail(), timeout_s=60.0)
