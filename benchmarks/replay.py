@@ -18,6 +18,7 @@ import psutil
 import uvloop
 
 from benchmarks.atari_segments import GAMES, NUM_ENVS, NUM_STEPS, VERSION, segments
+from benchmarks.disk import disk_bytes
 from benchmarks.process_tree import machine_busy_s, own_tree_cpu_s
 from benchmarks.results import BenchResult, Goal, Row, Sample, row
 from benchmarks.setting import BenchSetting, print_progress
@@ -197,7 +198,7 @@ async def _round(
         await channel.close()
         pid = next(view.pid for view in running.supervisor.view() if view.name == "trajectory_store")
         assert pid is not None, "the store answered just now"
-        return Round(inserted, sampled, _disk_mb(folder / "trajectory_store"), _memory_mb(pid))
+        return Round(inserted, sampled, disk_bytes(folder / "trajectory_store") / 1e6, _memory_mb(pid))
 
 
 async def _insert(
@@ -273,10 +274,6 @@ async def _sample(store: TrajectoryStoreClient, *, batches: int) -> Part:
             sampled=SampledUnits(batch.ids, rng.random(BATCH, dtype=np.float32) + np.float32(0.01), step),
         )
     raise AssertionError("the loop ends by its return")
-
-
-def _disk_mb(folder: Path) -> float:
-    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file()) / 1e6
 
 
 def _memory_mb(pid: int) -> float:

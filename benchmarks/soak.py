@@ -3,14 +3,15 @@
 The ledger keeps few rows here, so that folding is a part of the run; by default it begins after millions of rows.
 """
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import linear_regression
 
 import msgspec
 import psutil
 
+from benchmarks.disk import disk_bytes
 from benchmarks.program import Program
 from benchmarks.results import BenchResult, Row, Sample, row
 from benchmarks.setting import BenchSetting, print_progress
@@ -106,26 +107,10 @@ def _read(folder: Path, *, trajectories: int) -> Reading:
     )
 
 
-def disk_bytes(path: Path) -> int:
-    """Blocks of a file, or of everything in a folder; what is removed meanwhile counts nothing."""
-    paths = [path]
-    if path.is_dir():
-        paths = [Path(parent) / name for parent, _, names in os.walk(path) for name in names]
-    total = 0
-    for each in paths:
-        try:
-            total += each.stat().st_blocks * 512
-        except FileNotFoundError:
-            continue
-    return total
-
-
 def slope(points: Sequence[tuple[float, float]]) -> float:
     """Of the line with the least squared distance to points (x, y); 0 of fewer than two different x."""
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    spread_x = sum((x - mean_x) ** 2 for x, _ in points)
-    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread_x if spread_x else 0.0
+    xs, ys = zip(*points, strict=True)
+    return linear_regression(xs, ys).slope if len(set(xs)) > 1 else 0.0
 
 
 def rows(readings: Sequence[Reading]) -> Iterator[Row]:

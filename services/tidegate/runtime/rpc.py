@@ -19,7 +19,8 @@ from tidegate.runtime import tls
 from tidegate.runtime.authenticated_channel import AuthenticatedChannel, trace_context
 from tidegate.runtime.call_authentication import GuardedHandlers
 from tidegate.runtime.call_credentials import AcceptedTokens, CallToken
-from tidegate.runtime.call_errors import FailureLog, OnFailure, answer_to
+from tidegate.runtime.call_errors import OnFailure, answer_to
+from tidegate.runtime.failure_log import FailureLog
 from tidegate.runtime.renewed_channel import RenewedChannel
 from tidegate.wire.subjects import HEADER_TRACE_PARENT
 
@@ -236,7 +237,7 @@ class RpcServer:
         self._health_server: grpc.aio.Server | None = None
         self._health: Any = HealthServicer()  # ships without types
         self._names = [registration.name for registration in registrations]
-        on_failure = FailureLog()
+        on_failure = FailureLog("rpc", event="call_failed", label="method")
         for registration in (*registrations, _reflection_of(self._names)):
             register(self._server, registration, accepted, meter=meter, on_failure=on_failure)
         cast("Any", health_pb2_grpc).add_HealthServicer_to_server(self._health, self._server)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak import Reading, disk_bytes, rows, slope
+from benchmarks.disk import disk_bytes
+from benchmarks.soak import Reading, rows, slope
 
 
 def test_slope_of_a_line_is_exact() -> None:

@@ -3,12 +3,13 @@
 from structlog.testing import capture_logs
 
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
-from tidegate.runtime.call_errors import LOG_PERIOD_S, FailureLog, answer_to
+from tidegate.runtime.call_errors import answer_to
+from tidegate.runtime.failure_log import LOG_PERIOD_S, FailureLog
 
 
 def test_failures_of_one_method_are_one_line_a_period_that_counts_those_left_out() -> None:
     now_s = 100.0
-    failures = FailureLog(clock_s=lambda: now_s)
+    failures = FailureLog("rpc", event="call_failed", label="method", clock_s=lambda: now_s)
     with capture_logs() as lines:
         for _ in range(4):
             failures("Store/Append", ValueError("broken"))

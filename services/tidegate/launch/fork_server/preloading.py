@@ -97,9 +97,7 @@ def serve_forks(name: str, control: socket.socket, *, supervisor_pid: int) -> No
 
     try:
         exit_code = serve.main(ForkServer(name, control, supervisor_pid=supervisor_pid).run())
-    except (
-        BaseException
-    ):  # it must not reach the supervisor's code, whose cleanup ends processes by their ids
+    except BaseException:  # the supervisor's code must not see it: its cleanup ends processes by their ids
         traceback.print_exc()
         exit_code = serve.EXIT_FAILED
     serve.end_process(exit_code)
