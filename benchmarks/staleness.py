@@ -46,7 +46,7 @@ OBJECTIVES: dict[str, GrpoSettings] = {
     "tis": _with(objective="tis"),
     "decoupled": _with(objective="decoupled_ppo"),
     # A ratio of whole sequences moves less than that of a token; on four tokens this is where it begins to act.
-    "gspo": _with(objective="gspo", clip_low=0.1, clip_high=0.1),
+    "gspo": _with(objective="gspo", clip_low=0.1, clip_high=0.1, token_mean=True),
     "cispo": _with(objective="cispo"),
     "tba": _with(objective="tba", tba_beta=0.3),
 }

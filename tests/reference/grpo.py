@@ -119,7 +119,7 @@ def averaged(per_row: Sequence[Sequence[float]], settings: GrpoSettings) -> floa
     """Over completions × a constant, over all tokens, or over completions of their means."""
     if settings.length_divisor_tokens:
         return sum(map(sum, per_row)) / (len(per_row) * settings.length_divisor_tokens)
-    if settings.token_mean:
+    if settings.averages_tokens:
         return sum(map(sum, per_row)) / sum(map(len, per_row))
     return mean([mean(values) for values in per_row])
 

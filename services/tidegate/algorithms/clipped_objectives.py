@@ -72,7 +72,7 @@ def gspo_objective(tokens: CompletionTokens, settings: GrpoSettings) -> Objectiv
     """PPO's clip on the geometric mean of π_θ/μ over a completion, for all of its tokens (Zheng 2025, eq. 5 and 7).
 
     The gradient is by each token's own log π_θ (GSPO-token, eq. 13-14), which is equal for per-completion advantages.
-    The paper averages over completions: ``token_mean: false``.
+    The paper averages over completions, and so does ``token_mean`` by default.
     """
     means_B1 = bounded_ratios(tokens.mean_per_completion(tokens.logprobs_BT - tokens.behavior_BT)).detach()
     return _clipped(means_B1 * (tokens.logprobs_BT - tokens.logprobs_BT.detach()).exp(), tokens, settings)

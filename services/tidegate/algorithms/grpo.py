@@ -116,7 +116,7 @@ def _mean(values_BT: Tensor, tokens: CompletionTokens, settings: GrpoSettings) -
     masked_BT = torch.where(tokens.mask_BT, values_BT, torch.zeros_like(values_BT))
     if settings.length_divisor_tokens:
         return masked_BT.sum() / (len(masked_BT) * settings.length_divisor_tokens)
-    if settings.token_mean:
+    if settings.averages_tokens:
         return masked_BT.sum() / tokens.mask_BT.sum().clamp_min(1)
     return tokens.mean_per_completion(masked_BT).mean()
 

@@ -61,7 +61,8 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     to the ``loss`` (k3, differentiated by θ) or subtracted from the ``reward`` (through advantages).
     ``normalise_by_std``: divide a group's advantages by their standard deviation; else only centre them (Dr. GRPO).
     Advantages of a value head are normalised to deviation 1 over the batch.
-    ``token_mean``: average over all tokens (DAPO); else over each completion first, which favours short ones.
+    ``token_mean``: average over all tokens (DAPO), or with ``false`` over each completion first, which favours short
+    ones. None, the default, is what the objective's paper does: over completions for ``gspo``, else over tokens.
     ``length_divisor_tokens``: above 0, divide by completions × this instead of by the number of tokens (Dr. GRPO: the
     longest possible completion), which removes the dependence on length; far from typical lengths it only rescales
     gradients before ``max_grad_norm``.
@@ -99,7 +100,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kl_weight: Annotated[float, msgspec.Meta(ge=0.0, le=10.0)] = 0.0
     kl_in: Literal["loss", "reward"] = "loss"
     normalise_by_std: bool = True
-    token_mean: bool = True
+    token_mean: bool | None = None
     length_divisor_tokens: Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] = 0
     drop_zero_signal: bool = True
     discount: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 1.0
@@ -147,6 +148,11 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def reads_values(self) -> bool:
         """Whether the policy must have a value head. With one, every objective but ``tba`` uses its advantages."""
         return self.objective == "ppo"
+
+    @property
+    def averages_tokens(self) -> bool:
+        """Whether the loss is a mean over all tokens, rather than over completions of their means."""
+        return self.objective != "gspo" if self.token_mean is None else self.token_mean
 
     @property
     def learns_from_equal_rewards(self) -> bool:

@@ -43,6 +43,7 @@ DRIFTS = st.floats(0.0, 1.5)
 SEEDS = st.integers(0, 10_000)
 # Bounds between which some completions fall and some do not.
 OPEN = GrpoSettings(
+    token_mean=True,
     clip_high=0.3,
     sequence_low=0.7,
     sequence_high=1.4,

@@ -74,3 +74,12 @@ def test_a_gspo_clip_far_below_the_tiers_stays() -> None:
 def test_a_cap_below_the_smallest_weight_leaves_bounds_that_hold_something() -> None:
     under = GrpoSettings(objective="cispo", cispo_low=1.2, cispo_high=4.0).under(STALE)
     assert (under.cispo_low, under.cispo_high) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_loss_is_averaged_as_in_the_paper_of_the_objective_unless_a_run_says_otherwise(
+    name: ObjectiveName,
+) -> None:
+    assert GrpoSettings(objective=name).averages_tokens is (name != "gspo")
+    assert GrpoSettings(objective=name, token_mean=True).averages_tokens
+    assert not GrpoSettings(objective=name, token_mean=False).averages_tokens
