@@ -147,7 +147,7 @@ def test_a_row_holds_what_the_record_and_the_ledger_know(store: Store, folder: P
                         "started_at_s": 1.0, "finished_at_s": 2.0}],
         "spans": [{"lineage": LINEAGE, "step": 0, "start": 0, "stop": 2},
                   {"lineage": LINEAGE, "step": 1, "start": 2, "stop": 5}],
-        "trained_at": f"{LINEAGE}@3", "trained_step": 3, "lag": 3, "span": 1, "age_s": 3.0,
+        "trained_at": f"{LINEAGE}@3", "trained_step": 3, "update_step": 4, "lag": 3, "span": 1, "age_s": 3.0,
         "started_at_s": START_S, "finished_at_s": START_S + 1, "received_at_s": START_S + 2,
         "accepted_at_s": START_S + 2, "leased_at_s": START_S + 13, "terminal_at_s": START_S + 13.5,
         "stages": [{"stage": "trajectory.generate", "worker": "actor-1",

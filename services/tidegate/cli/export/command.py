@@ -9,6 +9,7 @@ from rich.console import Console
 
 from tidegate.cli.accounting import ledger_path
 from tidegate.cli.export.table import COLUMNS, FORMAT, TENSOR_COLUMNS, Column, arrow_type
+from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.launch.run_folder import find_folder, read_record
 from tidegate.runtime.arrow import load_pyarrow
@@ -21,9 +22,8 @@ GROUP_TOKENS = 1 << 20
 
 
 def export(
-    run_dir: Annotated[
-        Path | None, typer.Argument(help="Run folder (default: the newest below .tidegate/runs).")
-    ] = None,
+    run: RunArgument = None,
+    folder: RunOption = None,
     to: Annotated[Path, typer.Option("--to", help="Parquet file to write.")] = Path("trajectories.parquet"),
     since_step: Annotated[
         int,
@@ -36,7 +36,7 @@ def export(
     ] = False,
 ) -> None:
     """Export the trained and dropped trajectories of a running or stopped run, a row each."""
-    where = find_folder(run_dir)
+    where = find_folder(named_run(run, folder))
     record = read_record(where)
     if record.cluster:
         raise NotFoundError(

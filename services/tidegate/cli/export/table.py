@@ -52,6 +52,10 @@ def _trained_step(ended: Ended) -> int | None:
     return ended.trained_at.step if ended.trained_at is not None else None
 
 
+def _update_step(ended: Ended) -> int | None:
+    return ended.trained_at.step + 1 if ended.trained_at is not None else None
+
+
 def _tensors_held(ended: Ended) -> bool:
     return ended.tensors is not None
 
@@ -103,12 +107,10 @@ COLUMNS: tuple[Column, ...] = (
     Column("tool_calls", "list<tool_call>", "", _plain("tool_calls")),
     Column("sampler", "sampler", "how tokens were drawn", _plain("sampler")),
     Column("spans", "list<span>", "the version of each range of positions", _of_record(_spans)),
-    Column("trained_at", "text", "lineage@step of the update", _trained_at),
+    Column("trained_at", "text", "lineage@step of the policy that its update began from", _trained_at),
+    Column("trained_step", "int64", "the step alone; lag is this less the oldest span's", _trained_step),
     Column(
-        "trained_step",
-        "int64",
-        "the step alone",
-        _trained_step,
+        "update_step", "int64", "of the version that its update made: `step` of steps.jsonl", _update_step
     ),
     Column("lag", "int32", "versions behind when trained", _own("lag")),
     Column("span", "int32", "newest less oldest version inside of it", _own("span")),
