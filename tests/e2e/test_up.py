@@ -4,12 +4,14 @@ import contextlib
 import ipaddress
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,16 @@ def listening_of(pid: int) -> set[tuple[str, int]]:
     return found
 
 
+def undocumented_files(folder: Path) -> list[str]:
+    """Files of a run folder that no row of docs/run_folder.md names."""
+    rows = [line for line in (ROOT / "docs/run_folder.md").read_text().splitlines() if line.startswith("| `")]
+    names = [name for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    patterns = [re.sub(r"<[a-z]+>", "*", name) + ("*" if name.endswith("/") else "") for name in names]
+    files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    belonging = [name for name in files if not name.endswith((".sqlite-wal", ".sqlite-shm"))]
+    return [name for name in belonging if not any(fnmatch(name, pattern) for pattern in patterns)]
+
+
 def begin(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         command(folder, *arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
@@ -145,6 +157,7 @@ def test_run_reaches_its_target_continues_in_its_folder_and_is_forked(tmp_path: 
     assert summary["memory_peak_mb"]["learner"] > LEARNER_MB_MIN, "however soon the run was over"
     for name in ("run.json", "summary.json", "report.html", "learner/steps.jsonl", "admission/stats.jsonl"):
         assert (folder / name).is_file(), name
+    assert undocumented_files(folder) == []
 
     again = up(folder, "--until", f"version_step>={summary['versions'] + 3}")
     assert again.returncode == 0, again.stdout + again.stderr

@@ -1,7 +1,6 @@
 """``tidegate audit``."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -11,15 +10,15 @@ from rich.table import Table
 
 from tidegate.cli.accounting import RunAccounting, read_accounting, verify_ledger
 from tidegate.cli.audit_lines import lines_of
+from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
 from tidegate.core.verification import Verification
 from tidegate.launch.run_folder import find_folder, read_record
 
 
 def audit(
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
-    ] = None,
+    run: RunArgument = None,
+    folder: RunOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Also hold the ledger and its payloads against their hash chain.")
@@ -39,7 +38,7 @@ def audit(
     """
     if head and not verify:
         raise ConfigError("--head needs --verify", fix="add --verify")
-    where = find_folder(folder)
+    where = find_folder(named_run(run, folder))
     accounting = read_accounting(where)
     verification = verify_ledger(where, head=head) if verify else None
     if json:
@@ -90,8 +89,9 @@ def one_line(accounting: RunAccounting) -> str:
     audit = accounting.audit
     dropped = sum(audit.dropped.values())
     verdict = "balanced" if audit.balanced else f"NOT balanced ({'; '.join(audit.problems)})"
+    kept = ", kept for a resumed run" if audit.in_flight else ""
     replayed = "" if audit.replay is None else f"; units used {audit.replay.sampled:,}"
     return (
         f"{verdict}: {audit.admitted:,} admitted = {audit.trained:,} trained + {dropped:,} dropped"
-        f" + {audit.in_flight:,} in flight; trained twice {audit.trained_twice}{replayed}"
+        f" + {audit.in_flight:,} in flight{kept}; trained twice {audit.trained_twice}{replayed}"
     )

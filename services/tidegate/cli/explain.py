@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.queries import ask_admission
+from tidegate.cli.run_argument import RunFolderOption
 from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.cli.slo import objective_text, read_verdicts
 from tidegate.cli.trajectory_history import read_trajectory_history, sentence
@@ -48,11 +49,9 @@ SHOWN = (
 def explain(
     trajectory_id: Annotated[
         str | None,
-        typer.Argument(help="Explain why this trajectory was dropped or trained.", metavar="[TRAJECTORY_ID]"),
+        typer.Argument(help="Explain why this trajectory was dropped or trained.", metavar="TRAJECTORY_ID"),
     ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
-    ] = None,
+    folder: RunFolderOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Name the bottleneck, its cheapest fix and the cost; or, with an id, the outcome of a trajectory and its reason.

@@ -22,7 +22,7 @@ NEWEST = "newest"
 
 def fork(
     run: Annotated[
-        Path | None, typer.Argument(help="Run folder to fork (default: the newest).", metavar="[RUN]")
+        Path | None, typer.Argument(help="Run folder to fork (default: the newest).", metavar="RUN")
     ] = None,
     at: Annotated[
         str, typer.Option(help="Version to begin from, such as 0-3fa2@40; a checkpoint must hold it.")
@@ -66,6 +66,7 @@ def fork(
             plan,
             target,
             limit_s=limit_s,
+            target_required=until is not None,
             preflight=preflight,
             headless=headless,
             json=json,

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tidegate.admission.slo_file import STATE_FILE, read_slos, verdicts_of
 from tidegate.cli.queries import ask_admission
+from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.chart import bar
 from tidegate.core.errors import NotFoundError
 from tidegate.core.slo import Condition, Slo, Verdict, headline
@@ -41,13 +42,12 @@ class SloAnswer(msgspec.Struct, frozen=True):
 
 
 def slo(
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
-    ] = None,
+    run: RunArgument = None,
+    folder: RunOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Report each objective: its bound, its value, the error budget left and the burn rates."""
-    where = find_folder(folder)
+    where = find_folder(named_run(run, folder))
     running = is_running(where)
     verdicts = read_verdicts(where)
     answer = SloAnswer(read_record(where).run_id, running, headline(verdicts), verdicts)

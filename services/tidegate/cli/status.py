@@ -10,6 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.history import read_history
 from tidegate.cli.up.screen import LineScreen, LiveScreen, line
 from tidegate.cli.up.summary import read_summary
@@ -43,14 +44,13 @@ class Status(msgspec.Struct, frozen=True):
 
 
 def status(
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
-    ] = None,
+    run: RunArgument = None,
+    folder: RunOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object and exit.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Print one line and exit.")] = False,
 ) -> None:
     """Watch a running platform until Ctrl-C, or until it ends."""
-    where = find_folder(folder)
+    where = find_folder(named_run(run, folder))
     if not is_running(where):
         _print_ended(where, json=json)
         return

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tidegate.cli.run_argument import RunFolderOption
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.launch.run_folder import find_folder, is_running, read_processes
@@ -34,9 +35,7 @@ def throttle(
         float, typer.Option(min=1.0, max=FACTOR_MAX, help="How many times slower the service runs.")
     ] = 3.0,
     for_: Annotated[str, typer.Option("--for", help="Duration of the slowdown: 60s, 5m.")] = "60s",
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
-    ] = None,
+    folder: RunFolderOption = None,
 ) -> None:
     """Slow down one service of a running local platform, then restore its speed.
 

@@ -1,7 +1,6 @@
 """``tidegate trace``."""
 
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -10,6 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.run_argument import RunFolderOption
 from tidegate.cli.trajectory_history import TrajectoryHistory, read_trajectory_history, sentence
 from tidegate.launch.run_folder import find_folder
 
@@ -31,9 +31,7 @@ def trace(
     trajectory_id: Annotated[
         str, typer.Argument(help="<task id>.<sample>, as in logs and traces.", metavar="TRAJECTORY_ID")
     ],
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
-    ] = None,
+    folder: RunFolderOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print every stage of one trajectory with its worker, its time and the policy versions."""

@@ -46,10 +46,21 @@ def session_of(folder: Path, *, target: str = "mean_return>=475") -> RunSession:
     return RunSession(folder, record, plan, parse_target(target), None, 100.0)
 
 
-def summary_of(folder: Path, *, ended_by: EndedBy = "target", target: str = "mean_return>=475") -> Summary:
-    outcome = msgspec.structs.replace(OUTCOME, ended_by=ended_by)
+def summary_of(
+    folder: Path,
+    *,
+    ended_by: EndedBy = "target",
+    target: str = "mean_return>=475",
+    target_required: bool = True,
+    trained: bool = True,
+) -> Summary:
+    outcome = msgspec.structs.replace(OUTCOME, ended_by=ended_by, first=OUTCOME.first if trained else None)
     return summarise(
-        session_of(folder, target=target), outcome, accounting_or_error(folder), report=folder / "report.html"
+        session_of(folder, target=target),
+        outcome,
+        accounting_or_error(folder),
+        target_required=target_required,
+        report=folder / "report.html",
     )
 
 
@@ -80,6 +91,17 @@ def test_run_succeeds_by_its_target_or_without_one_by_its_time(
     assert summary_of(tmp_path, ended_by=ended_by, target=target).succeeded is succeeded
 
 
+def test_run_that_its_time_limit_ends_succeeds_if_it_trained_and_no_target_was_required(
+    tmp_path: Path,
+) -> None:
+    write_accounting(tmp_path)
+    ended = summary_of(tmp_path, ended_by="time", target_required=False)
+    assert ended.succeeded
+    assert not ended.reached
+    assert not summary_of(tmp_path, ended_by="time", target_required=False, trained=False).succeeded
+    assert not summary_of(tmp_path, ended_by="failed", target_required=False).succeeded
+
+
 def test_evaluation_has_a_row_of_its_own(tmp_path: Path) -> None:
     write_accounting(tmp_path)
     assert summary_of(tmp_path).evaluation_return is None
@@ -92,7 +114,9 @@ def test_evaluation_has_a_row_of_its_own(tmp_path: Path) -> None:
     }
     outcome = msgspec.structs.replace(OUTCOME, values=values)
     problem = NotFoundError("there is no ledger")
-    summary = summarise(session_of(tmp_path), outcome, problem, report=tmp_path / "report.html")
+    summary = summarise(
+        session_of(tmp_path), outcome, problem, target_required=True, report=tmp_path / "report.html"
+    )
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(render_summary(summary))
     assert "mean return 490, 420 to 500, of 16 greedy episodes" in console.export_text()

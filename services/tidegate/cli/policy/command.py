@@ -8,6 +8,7 @@ from rich.console import Console
 
 from tidegate.cli.policy.exporting import check_format, write_policy
 from tidegate.cli.policy.stored import read_stored_policy
+from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PolicyVersion, parse_version
 
@@ -15,9 +16,8 @@ NEWEST = "newest"
 
 
 def policy(
-    run: Annotated[
-        Path | None, typer.Argument(help="Run folder (default: the newest).", metavar="[RUN]")
-    ] = None,
+    run: RunArgument = None,
+    folder: RunOption = None,
     version: Annotated[
         str,
         typer.Option(help="Version, such as 0-3fa2@40; a checkpoint or weight distribution must hold it."),
@@ -33,7 +33,7 @@ def policy(
     run, version, network, preprocessing and spaces.
     """
     check_format(output)
-    stored = read_stored_policy(run, version_of(version))
+    stored = read_stored_policy(named_run(run, folder), version_of(version))
     num_bytes = write_policy(stored, output)
     console = Console()
     console.print(

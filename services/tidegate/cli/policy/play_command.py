@@ -13,14 +13,14 @@ from tidegate.cli.policy.command import NEWEST, version_of
 from tidegate.cli.policy.greedy_play import play as play_policy
 from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
 from tidegate.cli.policy.video import check_video, video_at
+from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.view import number
 from tidegate.vector_envs.episodes import PlayedEpisode, summarise_returns
 
 
 def play(
-    run: Annotated[
-        Path | None, typer.Argument(help="Run folder (default: the newest).", metavar="[RUN]")
-    ] = None,
+    run: RunArgument = None,
+    folder: RunOption = None,
     version: Annotated[
         str,
         typer.Option(help="Version, such as 0-3fa2@40; a checkpoint or weight distribution must hold it."),
@@ -42,7 +42,7 @@ def play(
     """
     if video is not None:
         check_video(video)
-    stored = read_stored_policy(run, version_of(version))
+    stored = read_stored_policy(named_run(run, folder), version_of(version))
     chosen_seed = stored.file.seed if seed is None else seed
     with ExitStack() as stack:
         played = play_policy(

@@ -2,7 +2,6 @@
 
 import math
 import sys
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -14,6 +13,7 @@ from rich.progress import Progress
 from tidegate.cli.accounting import ledger_path
 from tidegate.cli.policy.command import NEWEST, version_of
 from tidegate.cli.replay.recomputing import Recomputation, RecomputedUpdate
+from tidegate.cli.run_argument import RunFolderOption
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import Array
 from tidegate.launch.run_folder import find_folder
@@ -50,9 +50,7 @@ def replay(
         str,
         typer.Argument(help="Version whose update is recomputed, such as 0-3fa2@40 (default: the newest)."),
     ] = NEWEST,
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
-    ] = None,
+    folder: RunFolderOption = None,
     since: Annotated[
         str,
         typer.Option(

@@ -2,23 +2,20 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from tidegate.cli.report.data import read_run
 from tidegate.cli.report.page import render_page
+from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.launch.run_folder import REPORT_HTML, find_folder
 from tidegate.runtime.files import replace_file
 
 
 def report(
-    folder: Annotated[
-        Path | None, typer.Option("--dir", help="Run folder (default: the newest below .tidegate/runs).")
-    ] = None,
+    run: RunArgument = None,
+    folder: RunOption = None,
 ) -> None:
     """Write report.html into the folder of a running or stopped run."""
-    sys.stdout.write(f"{write_report(find_folder(folder))}\n")
+    sys.stdout.write(f"{write_report(find_folder(named_run(run, folder)))}\n")
 
 
 def write_report(folder: Path) -> Path:

@@ -44,7 +44,8 @@ def up(
 ) -> None:
     """Start the broker and every service, train until the target is reached, and print a summary.
 
-    Exits 0 only if the target was reached (without a target: at the end of --for) and the audit is balanced.
+    Exits 0 only if the audit is balanced, and the target was reached or the time of --for ended after a gradient. A
+    target that --until names must be reached.
     """
     plan = read_run_file(run, set_ or [])
     target = parse_target(plan.file.until if until is None else until)
@@ -60,6 +61,7 @@ def up(
             plan,
             target,
             limit_s=limit_s,
+            target_required=until is not None,
             preflight=preflight,
             headless=headless,
             json=json,

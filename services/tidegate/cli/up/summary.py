@@ -84,9 +84,17 @@ class Summary(msgspec.Struct, frozen=True):
 
 
 def summarise(
-    session: RunSession, outcome: RunOutcome, audited: RunAccounting | TidegateError, *, report: Path
+    session: RunSession,
+    outcome: RunOutcome,
+    audited: RunAccounting | TidegateError,
+    *,
+    target_required: bool,
+    report: Path,
 ) -> Summary:
-    """Summarise a run that ended. ``audited``: its accounting, or why there is none."""
+    """Summarise a run that ended. ``audited``: its accounting, or why there is none.
+
+    A run that its time limit ended succeeded if it trained, unless there is a target and it is ``target_required``.
+    """
     notes = list(outcome.notes)
     accounting = None if isinstance(audited, TidegateError) else audited
     audit_line = str(audited) if isinstance(audited, TidegateError) else one_line(audited)
@@ -98,13 +106,15 @@ def summarise(
         else (0.0, 0.0, 0.0)
     )
     balanced = accounting is not None and accounting.audit.balanced
+    in_time = outcome.ended_by == "time" and first is not None
+    may_end_in_time = not (target_required and session.target.conditions)
     return Summary(
         run_id=session.record.run_id,
         forked_from=session.record.forked_from,
         folder=str(session.folder),
         target=str(session.target),
         reached=reached,
-        succeeded=(reached or (outcome.ended_by == "time" and not session.target.conditions)) and balanced,
+        succeeded=(reached or (in_time and may_end_in_time)) and balanced,
         ended_by=outcome.ended_by,
         problem=outcome.problem,
         elapsed_s=outcome.ended_at_s - session.started_at_s,
@@ -189,6 +199,8 @@ def render_summary(summary: Summary) -> Panel:
     for label, text in _rows(summary):
         rows.add_row(label, Text(text))
     mark, style = ("✓", "green") if summary.succeeded else ("✗", "red")
+    if summary.succeeded and summary.target and not summary.reached:
+        mark, style = "–", "yellow"
     title = f"[bold {style}]{mark} {summary.run_id}[/]"
     return Panel(rows, title=title, title_align="left", border_style=style, expand=False, padding=(1, 2))
 

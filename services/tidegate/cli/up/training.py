@@ -29,11 +29,12 @@ def train(
     target: RunTarget,
     *,
     limit_s: float | None,
+    target_required: bool,
     preflight: Preflight | None,
     headless: bool,
     json: bool,
 ) -> bool:
-    """Run the platform in its folder and print its summary; returns whether it succeeded.
+    """Run the platform in its folder and print its summary; returns whether it succeeded (``summarise``).
 
     Raises:
         FolderInUseError: another process uses the folder.
@@ -49,7 +50,13 @@ def train(
         write_datasets(plan, folder / "data")
         outcome = run_to_end(session, _screen(headless=headless or json), preflight)
         accounting = accounting_or_error(folder)
-        summary = summarise(session, outcome, accounting, report=folder / folders.REPORT_HTML)
+        summary = summarise(
+            session,
+            outcome,
+            accounting,
+            target_required=target_required,
+            report=folder / folders.REPORT_HTML,
+        )
         _finish(folder, summary, json=json)
     finally:
         os.close(lock)

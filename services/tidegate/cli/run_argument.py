@@ -1,0 +1,27 @@
+"""How every command names the run that it reads: as an argument, or by ``--dir``."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidegate.core.errors import ConfigError
+
+RUN_HELP = "Run folder (default: the newest below .tidegate/runs)."
+RunArgument = Annotated[Path | None, typer.Argument(help=RUN_HELP, metavar="RUN")]
+RunOption = Annotated[Path | None, typer.Option("--dir", help="The same as RUN.")]
+# Of commands whose argument is something else.
+RunFolderOption = Annotated[Path | None, typer.Option("--dir", help=RUN_HELP)]
+
+
+def named_run(run: Path | None, folder: Path | None) -> Path | None:
+    """The folder that the argument or ``--dir`` names; None if neither does.
+
+    Raises:
+        ConfigError: they name two folders.
+    """
+    if run is not None and folder is not None and run != folder:
+        raise ConfigError(
+            f"The command names two runs, {run} and --dir {folder}", fix="name the run folder once"
+        )
+    return run if run is not None else folder
