@@ -81,11 +81,14 @@ imagePullSecrets:
 {{ include "tidegate.podProfiles" dict }}
 {{- end -}}
 
+{{/* With `arbitraryUser` the cluster chooses the user, as OpenShift does by namespace. */}}
 {{- define "tidegate.podUser" -}}
 runAsNonRoot: true
+{{- if not .Values.arbitraryUser }}
 runAsUser: 10001
 runAsGroup: 10001
 fsGroup: 10001
+{{- end }}
 fsGroupChangePolicy: OnRootMismatch
 {{- end -}}
 

@@ -44,9 +44,24 @@ admission:
 {{- mergeOverwrite (deepCopy $root.Values.podDefaults) (index $root.Values (index . 1).values) | toYaml -}}
 {{- end -}}
 
-{{/* Processes of the learner: the chart's value, else the run file's. */}}
+{{/* Processes of the learner: the chart's value, else the run file's, else one for each GPU of a pod. */}}
 {{- define "tidegate.ranks" -}}
-{{- .Values.learner.ranks | default (.Values.run.learner | default dict).ranks | default 1 | int -}}
+{{- $inPod := include "tidegate.ranksInPod" . | int -}}
+{{- $ranks := .Values.learner.ranks | default (.Values.run.learner | default dict).ranks | default $inPod | int -}}
+{{- if mod $ranks $inPod }}
+{{- fail (printf "the learner has %d ranks (learner.ranks, else run.learner.ranks) and learner.gpu is %d: each pod has a rank for each of its GPUs. Set learner.ranks to a multiple of %d" $ranks $inPod $inPod) }}
+{{- end }}
+{{- $ranks -}}
+{{- end -}}
+
+{{/* Ranks of each of its pods: one a GPU. */}}
+{{- define "tidegate.ranksInPod" -}}
+{{- max 1 (int .Values.learner.gpu) -}}
+{{- end -}}
+
+{{/* Its pods. */}}
+{{- define "tidegate.learnerPods" -}}
+{{- div (include "tidegate.ranks" . | int) (include "tidegate.ranksInPod" . | int) -}}
 {{- end -}}
 
 {{/* The key of `images` for a service: (list root service pod) */}}

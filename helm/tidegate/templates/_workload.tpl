@@ -76,8 +76,8 @@ spec:
 {{/* One Deployment or StatefulSet: (dict "root" "service" "row" "pod" "name" "pool") */}}
 {{- define "tidegate.workload" -}}
 {{- $root := .root -}}{{- $row := .row -}}{{- $pod := .pod -}}{{- $service := .service -}}
-{{- $ranks := 1 -}}
-{{- if eq $service "learner" }}{{ $ranks = include "tidegate.ranks" $root | int }}{{ end -}}
+{{- $replicas := 1 -}}
+{{- if eq $service "learner" }}{{ $replicas = include "tidegate.learnerPods" $root | int }}{{ end -}}
 apiVersion: apps/v1
 kind: {{ ternary "Deployment" "StatefulSet" $row.scalable }}
 metadata:
@@ -90,7 +90,7 @@ spec:
   strategy:
     {{- toYaml $pod.strategy | nindent 4 }}
   {{- else }}
-  replicas: {{ $ranks }}
+  replicas: {{ $replicas }}
   serviceName: {{ ternary (printf "%s-ranks" .name) .name (eq $service "learner") }}
   # No rank is ready before all of them have started; and an ordered upgrade would block on a pod that crashes.
   podManagementPolicy: Parallel
@@ -136,8 +136,9 @@ spec:
 
 {{- define "tidegate.podTemplate" -}}
 {{- $root := .root -}}{{- $row := .row -}}{{- $pod := .pod -}}{{- $service := .service -}}
-{{- $ranks := 1 -}}
-{{- if eq $service "learner" }}{{ $ranks = include "tidegate.ranks" $root | int }}{{ end -}}
+{{- $learnerPods := 1 -}}
+{{- if eq $service "learner" }}{{ $learnerPods = include "tidegate.learnerPods" $root | int }}{{ end -}}
+{{- $ranksInPod := include "tidegate.ranksInPod" $root | int -}}
 {{- $gpu := int $pod.gpu -}}
 {{- $health := ternary 7701 7700 (ne (include "tidegate.tls" $root) "") -}}
 {{- $kubernetes := and (eq $service "admission") $root.Values.admission.kubernetes.enabled -}}
@@ -174,12 +175,15 @@ spec:
   hostUsers: false
   {{- end }}
   securityContext:
-    {{- include "tidegate.podUser" $root | nindent 4 }}
-    {{- include "tidegate.podProfiles" $sandbox | nindent 4 }}
+    {{- include "tidegate.overridden" (list (include "tidegate.podContext" (list $root $sandbox)) $pod.podSecurityContext) | nindent 4 }}
   {{- include "tidegate.pullSecrets" $root | nindent 2 }}
   {{- include "tidegate.placement" (list $root $row $pod) | nindent 2 }}
   {{- with $pod.resourceClaims }}
   resourceClaims:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $pod.initContainers }}
+  initContainers:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   containers:
@@ -214,9 +218,13 @@ spec:
         {{- if has $service (list "task_queue" "trajectory_store") }}
         - {name: TIDEGATE_TASK_SECRET, value: /etc/tidegate-credentials/tasks.secret}
         {{- end }}
-        {{- if gt $ranks 1 }}
+        {{- if and (eq $service "learner") (gt $ranksInPod 1) }}
+        # A rank for each GPU, in one container. A rank that ends, ends all of them.
+        - {name: TIDEGATE_RANKS_IN_POD, value: {{ $ranksInPod | quote }}}
+        {{- end }}
+        {{- if gt $learnerPods 1 }}
         # Its name numbers each pod. A rank that ends, ends its pod: Kubernetes restarts it, and the group forms again.
-        - {name: WORLD_SIZE, value: {{ $ranks | quote }}}
+        - {name: WORLD_SIZE, value: {{ mul $learnerPods $ranksInPod | quote }}}
         - {name: MASTER_ADDR, value: {{ $learner }}-0.{{ $learner }}-ranks}
         - {name: MASTER_PORT, value: "29400"}
         {{- end }}
@@ -259,7 +267,7 @@ spec:
       resources:
         {{- include "tidegate.resources" $pod | nindent 8 }}
       securityContext:
-        {{- include "tidegate.containerSecurity" $root | nindent 8 }}
+        {{- include "tidegate.overridden" (list (include "tidegate.containerSecurity" $root) $pod.securityContext) | nindent 8 }}
       terminationMessagePolicy: FallbackToLogsOnError
       workingDir: /data
       volumeMounts:
@@ -268,12 +276,15 @@ spec:
         - {name: tmp, mountPath: /tmp}
         {{- include "tidegate.callMount" $root | nindent 8 }}
         {{- include "tidegate.tlsMounts" $root | nindent 8 }}
-        {{- if eq $service "learner" }}
+        {{- if $pod.sharedMemory }}
         - {name: shm, mountPath: /dev/shm}
         {{- end }}
         {{- with $pod.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+    {{- with $pod.extraContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   volumes:
     - {name: config, configMap: {name: {{ include "tidegate.name" (list $root "run") }}}}
     - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
@@ -285,12 +296,27 @@ spec:
     {{- else if not $pod.persistence.enabled }}
     - {name: data, emptyDir: {sizeLimit: {{ $pod.persistence.size }}}}
     {{- end }}
-    {{- if eq $service "learner" }}
+    {{- if $pod.sharedMemory }}
     - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $pod.sharedMemory }}}}
     {{- end }}
     {{- with $pod.extraVolumes }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
+{{- end -}}
+
+{{/* The pod's security context, before what the values override: (list root sandbox) */}}
+{{- define "tidegate.podContext" -}}
+{{ include "tidegate.podUser" (index . 0) }}
+{{ include "tidegate.podProfiles" (index . 1) }}
+{{- end -}}
+
+{{/* YAML with the keys of a value laid over it; a key that is null there is left out: (list text value) */}}
+{{- define "tidegate.overridden" -}}
+{{- $context := index . 0 | fromYaml -}}
+{{- range $key, $value := index . 1 -}}
+{{- if kindIs "invalid" $value }}{{ $context = omit $context $key }}{{ else if kindIs "map" $value }}{{ $_ := set $context $key (merge (deepCopy $value) (get $context $key | default dict)) }}{{ else }}{{ $_ := set $context $key $value }}{{ end -}}
+{{- end -}}
+{{- toYaml $context -}}
 {{- end -}}
 
 {{/* Environment variables of a Tidegate container: its identity and the broker: (list root service) */}}

@@ -1,11 +1,11 @@
-"""The ranks of a learner on one machine: forked together, ended together.
+"""The ranks of a learner on one machine or in one pod: forked together, ended together.
 
 Consumes exits of the ranks and signals; produces one exit code; waits for the first rank that ends; unblocked by it. No
 rank is restarted alone: when one fails the others are ended, and the supervisor restarts all of them.
 
 The ranks meet in a file of a folder that only this user may enter, and exchange tensors over loopback. There is no
 server that strangers could reach, and nothing is unpickled: torchrun, which this replaces, offers a store on all
-interfaces and unpickles what it finds there.
+interfaces and unpickles what it finds there. Ranks of several pods meet at the address that the chart gives them.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from setproctitle import getproctitle, setproctitle
 
 from tidegate.core.errors import ConfigError
 from tidegate.launch.fork_server.kinds import LEARNER
-from tidegate.learner.ranks.membership import STORE_VARIABLE
+from tidegate.learner.ranks.membership import STORE_VARIABLE, PodRanks
 from tidegate.runtime.parent_death import guard
 from tidegate.runtime.threads import num_threads
 
@@ -37,6 +37,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Interfaces of the loopback network, by the names that Linux and the BSDs use.
 LOOPBACK_INTERFACES = ("lo", "lo0")
 _FOLDER_PREFIX = "rendezvous-"
+# As a shell reports that a signal ended a process.
+_SIGNALLED = 128
 
 
 def num_ranks_of(service: str, config: Any) -> int:
@@ -44,12 +46,20 @@ def num_ranks_of(service: str, config: Any) -> int:
     return config.ranks if service == LEARNER else 1
 
 
-def run_ranks(count: int, run: Callable[[], int], *, folder: Path, drain_timeout_s: float) -> int:
+def run_ranks(
+    count: int,
+    run: Callable[[], int],
+    *,
+    folder: Path,
+    drain_timeout_s: float,
+    pod: PodRanks | None = None,
+) -> int:
     """Fork ``count`` ranks that each call ``run``. In a rank: its result. In the caller: the first failing exit code.
 
     ``folder`` holds the file in which the ranks meet, while they live. ``drain_timeout_s``: how long a rank may drain
-    after another ended cleanly. When a signal ended a rank, the same signal ends this process, so that the supervisor
-    learns what happened.
+    after another ended cleanly. ``pod``: these are some of the ranks of several pods, which meet at ``MASTER_ADDR``.
+    When a signal ended a rank, the same signal ends this process, so that the supervisor learns what happened; the
+    first process of a container, which the kernel does not let its own signals end, returns 128 and the signal.
 
     Raises:
         ConfigError: a library has started a thread here, which a fork would not have.
@@ -74,7 +84,10 @@ def run_ranks(count: int, run: Callable[[], int], *, folder: Path, drain_timeout
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
             if not guard(launcher_pid, signal.SIGKILL):
                 os._exit(1)
-            _become_rank(rank, count, store=place / "store")
+            if pod is None:
+                _become_rank(rank, count, store=place / "store")
+            else:
+                _become_rank_of_pod(rank, pod)
             return run()
         pids.append(pid)
     setproctitle(f"{getproctitle()} ({count} ranks)")
@@ -84,6 +97,7 @@ def run_ranks(count: int, run: Callable[[], int], *, folder: Path, drain_timeout
         shutil.rmtree(place, ignore_errors=True)
     if code < 0:
         os.kill(os.getpid(), -code)
+        return _SIGNALLED - code
     return code
 
 
@@ -94,6 +108,13 @@ def _become_rank(rank: int, count: int, *, store: Path) -> None:
     os.environ[STORE_VARIABLE] = str(store.resolve())
     interface = next(name for _, name in socket.if_nameindex() if name in LOOPBACK_INTERFACES)
     os.environ.update(GLOO_SOCKET_IFNAME=interface, NCCL_SOCKET_IFNAME=interface)
+
+
+def _become_rank_of_pod(local_rank: int, pod: PodRanks) -> None:
+    """Set what ``learner.ranks`` reads; address and port of rank 0 are the pod's."""
+    rank = pod.first + local_rank
+    setproctitle(f"{getproctitle()} (rank {rank} of {pod.count})")
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank), WORLD_SIZE=str(pod.count))
 
 
 async def _wait(pids: list[int], *, unblocked: Collection[int], end_timeout_s: float) -> int:

@@ -10,6 +10,7 @@ import contextlib
 import gc
 import os
 import sys
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -25,6 +26,7 @@ from tidegate.launch.cluster import (
     TASK_SECRET_VARIABLE,
     pod_index,
 )
+from tidegate.launch.fork_server.kinds import LEARNER
 from tidegate.launch.guarded import guard_by_supervisor
 from tidegate.launch.local_ranks import num_ranks_of, run_ranks
 from tidegate.launch.log_lines import log_json_lines, log_plain_lines
@@ -32,7 +34,7 @@ from tidegate.launch.operator_credential import pod_credentials
 from tidegate.launch.run_folder import RUN_JSON, read_record, settings_of
 from tidegate.launch.run_parsing import parse_section, parse_shared
 from tidegate.launch.services import SERVICES
-from tidegate.learner.ranks.membership import membership
+from tidegate.learner.ranks.membership import membership, pod_ranks
 from tidegate.runtime.config import Settings
 from tidegate.runtime.files import PRIVATE_UMASK
 from tidegate.runtime.instances import REPLICATED
@@ -114,6 +116,8 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
 def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
     """Run the instance of a service that this pod is; returns the exit code.
 
+    A learner's pod of several GPUs starts a rank for each of them.
+
     Raises:
         TidegateError: the files of the cluster do not describe a run.
     """
@@ -130,7 +134,18 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
         instance=os.environ.get(POD_NAME_VARIABLE, "") if service in REPLICATED else "",
     )
     log_json_lines(service=service, instance=settings.instance or service, run=settings.run)
-    return _run(service, config, settings, index=pod_index() if service in REPLICATED else 0)
+    index = pod_index() if service in REPLICATED else 0
+    ranks = pod_ranks(os.environ) if service == LEARNER else None
+    if ranks is None:
+        return _run(service, config, settings, index=index)
+    return run_ranks(
+        ranks.in_pod,
+        partial(_run, service, config, settings, index=index),
+        # Not on the volume: the file is of this life of the pod, and a network's file system may lack its locks.
+        folder=Path(tempfile.gettempdir()) / "tidegate-ranks",
+        drain_timeout_s=settings.drain_timeout_s,
+        pod=ranks if ranks.count > ranks.in_pod else None,
+    )
 
 
 def _run(service: str, config: object, settings: Settings, *, index: int) -> int:

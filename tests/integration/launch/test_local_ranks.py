@@ -1,5 +1,6 @@
 """Ranks of one machine as processes: a script per test calls ``run_ranks`` with a function that ends as it says."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -91,6 +92,38 @@ def test_ranks_know_each_other_and_meet_in_a_folder_of_this_user(start: Start, t
     assert store.parent.parent == tmp_path / "learner"
     assert store.parent.stat().st_mode & 0o777 == 0o700
     assert {line[3] for line in described} == {"lo"}
+
+
+def test_ranks_of_a_later_pod_continue_the_numbers_and_keep_the_address_of_rank_0(tmp_path: Path) -> None:
+    source = f"""
+import os, sys
+from pathlib import Path
+from tidegate.launch.local_ranks import run_ranks
+from tidegate.learner.ranks.membership import PodRanks
+
+def run():
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "TIDEGATE_RANKS_STORE", "GLOO_SOCKET_IFNAME")
+    os.write(1, (" ".join(os.environ.get(name, "none") for name in names) + "\\n").encode())  # whole lines
+    return 0
+
+pod = PodRanks(first=2, in_pod=2, count=4)
+sys.exit(run_ranks(2, run, folder=Path({str(tmp_path)!r}), drain_timeout_s=60.0, pod=pod))
+"""
+    environ = {**os.environ, "MASTER_ADDR": "t-learner-0", "WORLD_SIZE": "4"}
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=environ,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "2 0 4 t-learner-0 none none",
+        "3 1 4 t-learner-0 none none",
+    ]
 
 
 def test_group_ends_with_0_when_every_rank_does_and_leaves_no_file(start: Start, tmp_path: Path) -> None:

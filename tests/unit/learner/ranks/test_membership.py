@@ -1,7 +1,7 @@
 import pytest
 
 from tidegate.core.errors import ConfigError
-from tidegate.learner.ranks.membership import Membership, membership
+from tidegate.learner.ranks.membership import Membership, PodRanks, membership, pod_ranks
 
 RANKS = {"WORLD_SIZE": "3", "RANK": "1", "LOCAL_RANK": "0"}
 
@@ -52,3 +52,56 @@ def test_rank_0_is_in_the_first_pod(rank: str, local_rank: str, pod: str) -> Non
 def test_rank_0_anywhere_else_is_refused_because_the_checkpoints_are_not_there(rank: str, pod: str) -> None:
     with pytest.raises(ConfigError, match="checkpoints are on the disk of the first"):
         membership({**RANKS, "RANK": rank, "TIDEGATE_POD_NAME": pod})
+
+
+def test_pod_without_a_number_of_ranks_is_one_rank() -> None:
+    assert pod_ranks({"TIDEGATE_POD_NAME": "t-learner-2", "WORLD_SIZE": "3"}) is None
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"TIDEGATE_POD_NAME": "t-learner-0"}, PodRanks(first=0, in_pod=8, count=8)),
+        ({"TIDEGATE_POD_NAME": "t-learner-2", "WORLD_SIZE": "32"}, PodRanks(first=16, in_pod=8, count=32)),
+        # The pods of a Job end in a random word, and Kubernetes numbers them in a variable.
+        (
+            {
+                "TIDEGATE_POD_NAME": "t-learner-pods-0-1-x7k29",
+                "WORLD_SIZE": "16",
+                "JOB_COMPLETION_INDEX": "1",
+            },
+            PodRanks(first=8, in_pod=8, count=16),
+        ),
+    ],
+)
+def test_ranks_of_a_pod_follow_those_of_the_pods_before_it(
+    environ: dict[str, str], expected: PodRanks
+) -> None:
+    assert pod_ranks({"TIDEGATE_RANKS_IN_POD": "8", **environ}) == expected
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"TIDEGATE_RANKS_IN_POD": "eight"},
+        {"TIDEGATE_RANKS_IN_POD": "0"},
+        {"TIDEGATE_RANKS_IN_POD": "8", "WORLD_SIZE": "12", "TIDEGATE_POD_NAME": "t-learner-0"},
+        {"TIDEGATE_RANKS_IN_POD": "8", "WORLD_SIZE": "16", "TIDEGATE_POD_NAME": "t-learner-2"},
+        {"TIDEGATE_RANKS_IN_POD": "8", "WORLD_SIZE": "16"},
+    ],
+    ids=str,
+)
+def test_pod_whose_ranks_do_not_fit_the_group_is_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        pod_ranks(environ)
+
+
+def test_number_of_a_jobs_pod_numbers_a_rank_and_not_the_end_of_its_name() -> None:
+    environ = {
+        "WORLD_SIZE": "2",
+        "TIDEGATE_POD_NAME": "t-learner-pods-0-1-47113",
+        "JOB_COMPLETION_INDEX": "1",
+    }
+    found = membership(environ)
+    assert found is not None
+    assert found.rank == 1
