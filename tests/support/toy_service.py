@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from tidegate.catalogue.kinds import Counter
-from tidegate.core.errors import ConflictError
+from tidegate.core.errors import ConfigError, ConflictError
 from tidegate.runtime.config import Settings
 from tidegate.runtime.process import run_service
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
@@ -17,7 +17,9 @@ TURNS = Counter("turns_total", "{turn}", "Times that the loop began.", exported=
 
 
 async def build(context: ServiceContext, mode: str) -> ServiceParts:
-    """Loops that behave, crash, end early or never end, as ``mode`` says."""
+    """Loops that behave, crash, end early or never end, or settings that are refused, as ``mode`` says."""
+    if mode == "refuse":
+        raise ConfigError("workload.env: There is no environment 'Nope-v0'", fix="name another one")
 
     async def loop() -> None:
         context.stats.add(TURNS)

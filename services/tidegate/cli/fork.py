@@ -11,10 +11,9 @@ from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PolicyVersion, parse_version
 from tidegate.launch import run_folder as folders
 from tidegate.launch.beginning import begun
-from tidegate.launch.cross_checks import check_target
 from tidegate.launch.overrides import apply_overrides
 from tidegate.launch.run_parsing import parse_plan
-from tidegate.launch.targets import parse_target
+from tidegate.launch.run_target import target_of
 from tidegate.runtime.loading import load
 
 NEWEST = "newest"
@@ -52,9 +51,7 @@ def fork(
     parent = folders.find_folder(run)
     record, _ = folders.read_plan(parent)
     plan = parse_plan(apply_overrides(record.run_file, set_ or []), source=str(parent / folders.RUN_JSON))
-    target = parse_target(plan.file.until if until is None else until)
-    if problem := check_target(target, plan.file, plan.services):
-        raise problem
+    target = target_of(plan, until=until)
     limit_s = parse_duration(for_) if for_ is not None else None
     where = folder or folders.default_folder(plan)
     version = _version(at)

@@ -19,6 +19,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "up": CommandEntry(
         "tidegate.cli.up.command:up", "Start the platform of a run file and train to its target."
     ),
+    "check": CommandEntry(
+        "tidegate.cli.check:check", "Check that a run file can work, before anything of it starts."
+    ),
     "fork": CommandEntry(
         "tidegate.cli.fork:fork", "Start a new run from a checkpoint of another, with other settings."
     ),

@@ -10,7 +10,7 @@ from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.environment.tasks.port import dataset_rows
 from tidegate.environment.tasks.registry import get_task
 from tidegate.launch.run_plan import RunPlan
-from tidegate.models.model_folder import CACHE_DIR, check_folder, pretrained_folder
+from tidegate.models.model_folder import CACHE_DIR, check_files, pretrained_folder
 from tidegate.models.smollm2 import SMOLLM2, smollm2_folder
 from tidegate.runtime.files import replace_file
 from tidegate.runtime.parent_death import dies_with_this_process
@@ -58,13 +58,13 @@ def prepare_model(plan: RunPlan) -> None:
     """Make sure that a pretrained policy has its folder, so that no service fails later or builds it concurrently.
 
     Raises:
-        ConfigError: the folder holds no model, or a package is missing.
+        ConfigError: the folder holds no whole model, or a package is missing.
     """
     policy = plan.file.policy
     if policy.kind != "transformers":
         return
     if policy.path != SMOLLM2:
-        check_folder(pretrained_folder(policy.path))
+        check_files(pretrained_folder(policy.path))
         return
     folder = smollm2_folder(CACHE_DIR)
     if folder.is_dir():

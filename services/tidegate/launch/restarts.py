@@ -4,6 +4,8 @@ import signal
 
 import msgspec
 
+from tidegate.runtime.exit_codes import BAD_INPUT
+
 BACKOFF_START_S = 0.2
 BACKOFF_MAX_S = 5.0
 # A process that ran this long was healthy: its next crash counts as the first.
@@ -12,8 +14,6 @@ HEALTHY_AFTER_S = 30.0
 CRASHES_MAX = 8
 # The same for a process that was never ready: the cause is rarely temporary.
 CRASHES_BEFORE_READY_MAX = 4
-# Exit code of `tidegate serve` for wrong settings or a wrong folder: a retry would read the same.
-EXIT_BAD_INPUT = 2
 # Sent from outside: by an operator, a test of failures, or the kernel when memory is short.
 KILL_SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 # A kill says nothing about the process, so it is restarted at once, with a short backoff against whatever kills it at
@@ -67,7 +67,7 @@ def after_exit(
     if disk_full:
         return Restart(backoff_s=DISK_FULL_BACKOFF_S, crashes=crashes, kills=kills)
     in_a_row = 1 if healthy else crashes + 1
-    if exit_code == EXIT_BAD_INPUT and not ever_ready:
+    if exit_code == BAD_INPUT and not ever_ready:
         return PermanentFailure("it rejects its settings or its folder")
     if in_a_row >= (CRASHES_MAX if ever_ready else CRASHES_BEFORE_READY_MAX):
         return PermanentFailure(

@@ -32,17 +32,16 @@ from tidegate.launch.local_ranks import num_ranks_of, run_ranks
 from tidegate.launch.log_lines import log_json_lines, log_plain_lines
 from tidegate.launch.operator_credential import pod_credentials
 from tidegate.launch.run_folder import RUN_JSON, read_record, settings_of
-from tidegate.launch.run_parsing import parse_section, parse_shared
+from tidegate.launch.run_parsing import parse_plan, parse_section, parse_shared
+from tidegate.launch.run_target import target_of
 from tidegate.launch.services import SERVICES
 from tidegate.learner.ranks.membership import membership, pod_ranks
+from tidegate.runtime import exit_codes
 from tidegate.runtime.config import Settings
 from tidegate.runtime.files import PRIVATE_UMASK
 from tidegate.runtime.instances import REPLICATED
 from tidegate.runtime.loading import load
 from tidegate.wire.permissions import user_of
-
-EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
 
 
 def main(arguments: list[str]) -> int:
@@ -66,7 +65,7 @@ def main(arguments: list[str]) -> int:
         return serve(chosen.service, run_dir=chosen.run_dir, index=chosen.index)
     except TidegateError as error:
         sys.stderr.write(f"tidegate serve {chosen.service}: {error}\n")
-        return EXIT_FAILED if error.retryable else EXIT_BAD_INPUT
+        return exit_codes.FAILED if error.retryable else exit_codes.BAD_INPUT
 
 
 def end_process(exit_code: int) -> NoReturn:
@@ -119,14 +118,15 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
     A learner's pod of several GPUs starts a rank for each of them.
 
     Raises:
-        TidegateError: the files of the cluster do not describe a run.
+        TidegateError: the files of the cluster do not describe a run, or one that cannot work.
     """
     record = read_record(cluster)
     source = str(cluster / RUN_FILE)
-    file = parse_shared(record.run_file, source=source)
-    config, _ = parse_section(record.run_file, service, source=source)
+    # The whole plan: no `tidegate up` has checked it. Other sections cost some 10 ms and a megabyte.
+    plan = parse_plan(record.run_file, source=source)
+    target_of(plan)
     settings = msgspec.structs.replace(
-        settings_of(data_dir, record, file),
+        settings_of(data_dir, record, plan.file),
         broker_wait_s=BROKER_WAIT_S,
         task_secret_path=os.environ.get(TASK_SECRET_VARIABLE, ""),
         credentials_dir=str(pod_credentials()),
@@ -137,10 +137,10 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
     index = pod_index() if service in REPLICATED else 0
     ranks = pod_ranks(os.environ) if service == LEARNER else None
     if ranks is None:
-        return _run(service, config, settings, index=index)
+        return _run(service, plan.services[service], settings, index=index)
     return run_ranks(
         ranks.in_pod,
-        partial(_run, service, config, settings, index=index),
+        partial(_run, service, plan.services[service], settings, index=index),
         # Not on the volume: the file is of this life of the pod, and a network's file system may lack its locks.
         folder=Path(tempfile.gettempdir()) / "tidegate-ranks",
         drain_timeout_s=settings.drain_timeout_s,

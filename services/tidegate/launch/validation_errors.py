@@ -33,6 +33,9 @@ def explain_validation(
     problem, inner = (match["problem"], match["path"] or "$") if match else (str(error), "$")
     steps = [step[0] or step[1] for step in _STEP.findall(inner.removeprefix("$"))]
     place = ".".join([*([path] if path else []), *steps])
+    if isinstance(error.__cause__, ValueError):  # raised by the type itself, about several of its fields
+        where = f"{place}: " if place else ""
+        return ConfigError(f"{source}: {where}{problem}")
     hint = _chosen(_hint_at(kind, steps), _value_at(value, steps))
     if unknown := _UNKNOWN.search(problem):
         known = [*_fields(hint), *(also_allowed if not steps else ())]

@@ -1,8 +1,11 @@
 """Resolves a policy's ``path`` to a model folder, checks it, and computes its digest. No torch."""
 
+import struct
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import xxhash
 
 from tidegate.core.errors import ConfigError
@@ -14,7 +17,29 @@ CACHE_DIR = Path(".tidegate/cache")
 LIBRARIES = ("transformers", "peft")
 WEIGHTS_PATTERN = "*.safetensors"
 CONFIG_FILE = "config.json"
+INDEX_FILE = "model.safetensors.index.json"
 DIGEST_BLOCK_BYTES = 1 << 22
+# A safetensors file begins with the length of its JSON header, which the format bounds.
+HEADER_LENGTH = struct.Struct("<Q")
+HEADER_BYTES_MAX = 100_000_000
+
+
+class _ModelConfig(msgspec.Struct, frozen=True):
+    """What any model's config says."""
+
+    model_type: str
+
+
+class _WeightIndex(msgspec.Struct, frozen=True):
+    """File of each tensor, where there are several files."""
+
+    weight_map: dict[str, str] = {}
+
+
+class _TensorEntry(msgspec.Struct, frozen=True):
+    """A tensor in a header: where it begins and ends after it."""
+
+    data_offsets: tuple[int, int]
 
 
 def pretrained_folder(path: str, *, cache_dir: Path | None = None) -> Path:
@@ -49,6 +74,70 @@ def check_folder(folder: Path) -> None:
             why=f"it has no {CONFIG_FILE} or no weights ({WEIGHTS_PATTERN})",
             fix="set policy.path to such a folder, which actors and learner can all read, or to smollm2",
         )
+
+
+def check_files(folder: Path) -> int:
+    """Check that a model's config can be read and that its weights are complete; returns their size in bytes.
+
+    Reads the headers of the files and no weights.
+
+    Raises:
+        ConfigError: the folder holds no model, its config is no JSON object with a ``model_type``, or a file of weights
+            is missing, cut short or no safetensors.
+    """
+    check_folder(folder)
+    _read_json(folder / CONFIG_FILE, _ModelConfig)
+    files = {path.name for path in folder.glob(WEIGHTS_PATTERN)}
+    if (folder / INDEX_FILE).is_file():
+        named = set(_read_json(folder / INDEX_FILE, _WeightIndex).weight_map.values())
+        if missing := sorted(named - files):
+            raise ConfigError(
+                f"policy.path {folder} lacks {len(missing)} of its {len(named)} files of weights",
+                why=f"{INDEX_FILE} names {missing[0]}, which is not there",
+                fix="copy the whole folder again",
+            )
+    return sum(_checked_size(folder / name) for name in sorted(files))
+
+
+def _read_json(path: Path, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(
+            f"{path} of policy.path cannot be read",
+            why=str(error),
+            fix="copy the model's folder again; policy.path names a model as transformers saves it",
+        ) from error
+
+
+def _checked_size(path: Path) -> int:
+    """The size of a safetensors file whose header and length agree."""
+    size_bytes = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(HEADER_LENGTH.size)
+        length = HEADER_LENGTH.unpack(start)[0] if len(start) == HEADER_LENGTH.size else HEADER_BYTES_MAX + 1
+        header = file.read(length) if length <= min(size_bytes, HEADER_BYTES_MAX) else b""
+    try:
+        entries = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
+        ends = [
+            msgspec.json.decode(entry, type=_TensorEntry).data_offsets[1]
+            for name, entry in entries.items()
+            if name != "__metadata__"
+        ]
+    except msgspec.MsgspecError as error:
+        raise ConfigError(
+            f"{path} is no file of safetensors",
+            why="its header cannot be read; a file of some hundred bytes is a pointer of Git LFS",
+            fix="download the file itself, for example with `git lfs pull`",
+        ) from error
+    wanted_bytes = HEADER_LENGTH.size + length + max(ends, default=0)
+    if size_bytes < wanted_bytes:
+        raise ConfigError(
+            f"{path} is cut short",
+            why=f"it has {size_bytes} bytes, and its header describes {wanted_bytes}",
+            fix="copy or download it again",
+        )
+    return size_bytes
 
 
 def base_digest(kind: str, *, path: str, lora_rank: int) -> str:

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache
+from transformers.models.auto.configuration_auto import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from tidegate.core.errors import ConfigError
@@ -63,11 +65,7 @@ def load_pretrained(
             use_safetensors=True,
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
-        raise ConfigError(
-            f"policy.path {folder} holds no causal language model that transformers can load",
-            why=str(error).strip().split("\n")[0],
-            fix="use a folder with config.json and safetensors of a model that needs no code of its own",
-        ) from error
+        raise _not_loadable(folder, why=str(error).strip().split("\n")[0]) from error
     network.eval()
     config = network.config.get_text_config()
     head = network.get_output_embeddings()
@@ -78,14 +76,50 @@ def load_pretrained(
         context_length=int(config.max_position_embeddings),
         vocabulary_size=int(head.weight.shape[0]),
     )
-    if context_length > pretrained.context_length:
-        raise ConfigError(
-            f"policy.context_length {context_length} is longer than the {pretrained.context_length} tokens of {folder}",
-            fix="lower policy.context_length",
-        )
+    _check_context(config, folder=folder, context_length=context_length)
     _check_layers(config, folder=folder, context_length=context_length)
     _check_head(pretrained, folder=folder)
     return pretrained
+
+
+def check_pretrained(folder: Path, *, context_length: int) -> str:
+    """What a folder's config alone tells about ``load_pretrained``; returns the class of its network. Reads no weights.
+
+    Raises:
+        ConfigError: it is no causal language model that transformers knows, its context is shorter than
+            ``context_length``, or its layers are of an unsupported kind.
+    """
+    check_folder(folder)
+    try:
+        whole: Any = cast("Any", AutoConfig).from_pretrained(
+            str(folder), local_files_only=True, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _not_loadable(folder, why=str(error).strip().split("\n")[0]) from error
+    known = cast("dict[str, str]", MODEL_FOR_CAUSAL_LM_MAPPING_NAMES).get(whole.model_type)
+    if known is None:
+        raise _not_loadable(folder, why=f"its model_type is {whole.model_type}, which writes no text")
+    config = whole.get_text_config()
+    _check_context(config, folder=folder, context_length=context_length)
+    _check_layers(config, folder=folder, context_length=context_length)
+    return known
+
+
+def _not_loadable(folder: Path, *, why: str) -> ConfigError:
+    return ConfigError(
+        f"policy.path {folder} holds no causal language model that transformers can load",
+        why=why,
+        fix="use a folder with config.json and safetensors of a model that needs no code of its own",
+    )
+
+
+def _check_context(config: Any, *, folder: Path, context_length: int) -> None:
+    most = int(config.max_position_embeddings)
+    if context_length > most:
+        raise ConfigError(
+            f"policy.context_length {context_length} is longer than the {most} tokens of {folder}",
+            fix="lower policy.context_length",
+        )
 
 
 def _check_layers(config: Any, *, folder: Path, context_length: int) -> None:

@@ -10,7 +10,7 @@ import grpc
 import msgspec
 import structlog
 
-from tidegate.core.errors import ConfigError
+from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.drain import Drain
@@ -59,18 +59,20 @@ async def ask_description(
 
     Raises:
         UnavailableError: it was not ready within ``deadline_s``, or this service drains.
-        ConfigError: the environment cannot be described.
-        NotFoundError: there is no such environment, or what it needs is not installed.
+        ConfigError: there is no such environment, what it needs is not installed, or it cannot be described.
     """
 
     def report(failed: FailedAttempt) -> None:
         if failed.number % ATTEMPTS_PER_REPORT == 1:
             log.info("description_awaited", attempt=failed.number, why=str(failed.error))
 
-    return await retry(
-        EnvironmentClient(channel).describe,
-        BACKOFF,
-        deadline_s=deadline_s,
-        draining=StopWhenDraining(drain),
-        on_retry=report,
-    )
+    try:
+        return await retry(
+            EnvironmentClient(channel).describe,
+            BACKOFF,
+            deadline_s=deadline_s,
+            draining=StopWhenDraining(drain),
+            on_retry=report,
+        )
+    except NotFoundError as error:
+        raise ConfigError(f"workload.env: {error.what}", why=error.why, fix=error.fix) from error

@@ -2,7 +2,8 @@
 
 Open the bus, build the service, start gRPC, run its loops, report ready. On drain (SIGTERM): report not ready, let the
 loops finish within ``drain_timeout_s``, cancel the late ones, stop gRPC, close the parts, flush, exit 0. A loop that
-fails drains the others and the process exits 1; its supervisor restarts it.
+fails drains the others and the process exits 1; its supervisor restarts it. Settings that the service's parts refuse
+end it with exit code 2.
 
 Everything of the process rather than the service is passed as ``ProcessPorts``: ``runtime.process`` opens the operating
 system's, ``sim`` opens simulated ones, so that the same lifecycle runs under virtual time and seeded faults.
@@ -19,7 +20,8 @@ from typing import Protocol
 import structlog
 
 from tidegate.catalogue import process
-from tidegate.core.errors import RecordError, TidegateError
+from tidegate.core.errors import ConfigError, RecordError, TidegateError
+from tidegate.runtime import exit_codes
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.call_refusals import counting_refusals
 from tidegate.runtime.clock import Clock
@@ -110,9 +112,11 @@ class ServiceLifecycle:
         self._log = ports.log
         self._instance = instance_of(spec, settings, index=index)
         self.failures: list[Failure] = []
+        # Whether the parts accepted the settings; what fails later may succeed after a restart.
+        self._built = False
 
     async def run(self) -> int:
-        """Start, serve, drain, stop; returns the exit code.
+        """Start, serve, drain, stop; returns the exit code: 0 drained, 1 failed, 2 the settings cannot work.
 
         Raises:
             UnavailableError: there is no broker.
@@ -153,10 +157,17 @@ class ServiceLifecycle:
         failed = bool(self.failures)
         stats.state = "failed" if failed else "stopped"
         self._log.info("service_stopped", failed=failed)
-        return 1 if failed else 0
+        return self._exit_code()
+
+    def _exit_code(self) -> int:
+        if not self.failures:
+            return exit_codes.DRAINED
+        refused = not self._built and isinstance(self.failures[0].error, ConfigError)
+        return exit_codes.BAD_INPUT if refused else exit_codes.FAILED
 
     async def _serve(self, context: ServiceContext) -> None:
         parts = await self._spec.build(context, self._config)
+        self._built = True
         lifecycle = LifecycleServicer(context.stats, self._drain, context.clock)
         server = self._ports.open_server(
             [*parts.servicers, lifecycle.registration()],

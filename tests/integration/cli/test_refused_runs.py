@@ -45,8 +45,11 @@ SENTENCES = {
 }
 
 
+@pytest.mark.parametrize("command", [("up", "--headless"), ("check",)], ids=lambda command: command[0])
 @pytest.mark.parametrize("case", WRONG_RUNS)
-def test_run_that_cannot_work_is_refused_before_it_starts(case: str, tmp_path: Path) -> None:
+def test_run_that_cannot_work_is_refused_before_it_starts(
+    case: str, command: tuple[str, ...], tmp_path: Path
+) -> None:
     write_modules(tmp_path)
     arguments = [argument for override in WRONG_RUNS[case] for argument in ("--set", override)]
     done = subprocess.run(
@@ -54,9 +57,8 @@ def test_run_that_cannot_work_is_refused_before_it_starts(case: str, tmp_path: P
             sys.executable,
             "-m",
             "tidegate.cli.main",
-            "up",
+            *command,
             str(RUNS / "cartpole.yaml"),
-            "--headless",
             *arguments,
         ],
         cwd=tmp_path,

@@ -112,6 +112,13 @@ async def test_a_loop_that_fails_or_ends_stops_the_service_with_one(toy: Toy, mo
     assert event in process.stdout.read()
 
 
+async def test_service_whose_parts_refuse_their_settings_exits_with_two(toy: Toy) -> None:
+    process = toy.start("refuse")
+    assert await exit_code(process) == 2
+    assert process.stdout is not None
+    assert "There is no environment 'Nope-v0'. name another one." in process.stdout.read()
+
+
 async def test_service_that_would_notice_no_lost_broker_exits_with_one(toy: Toy) -> None:
     process = toy.start("silent")
     assert await exit_code(process) == 1

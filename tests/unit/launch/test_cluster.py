@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.launch import serve
 from tidegate.launch.cluster import pod_index
 from tidegate.launch.run_folder import (
     find_folder,
@@ -14,6 +15,7 @@ from tidegate.launch.run_folder import (
     read_record,
     settings_of,
 )
+from tidegate.runtime import exit_codes
 
 RUN = """\
 run: cartpole
@@ -94,3 +96,22 @@ def test_a_missing_run_file_is_named(mounted: Path) -> None:
     (mounted / "run.yaml").unlink()
     with pytest.raises(NotFoundError, match=r"run\.yaml"):
         read_record(mounted)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        # Each section is right by itself.
+        (("kind: mlp", "kind: transformers"), "The auto engine cannot run transformers on segments"),
+        (("actor: {slots: 2}", "until: mean_retur"), "Target 'mean_retur' cannot be read"),
+        (("actor: {slots: 2}", "until: solved_share>=0.5"), "can never be reached"),
+    ],
+    ids=lambda value: str(value),
+)
+def test_pod_refuses_a_run_whose_sections_do_not_fit_before_it_connects(
+    mounted: Path, capsys: pytest.CaptureFixture[str], changed: tuple[str, str], message: str
+) -> None:
+    (mounted / "run.yaml").write_text(RUN.replace(*changed))
+    arguments = ["task_queue", "--cluster", str(mounted), "--data-dir", str(mounted / "data")]
+    assert serve.main(arguments) == exit_codes.BAD_INPUT
+    assert message in capsys.readouterr().err

@@ -7,7 +7,6 @@ from tidegate.launch.restarts import (
     BACKOFF_START_S,
     CRASHES_BEFORE_READY_MAX,
     CRASHES_MAX,
-    EXIT_BAD_INPUT,
     HEALTHY_AFTER_S,
     KILL_SIGNALS,
     KILLED_BACKOFF_MAX_S,
@@ -16,6 +15,7 @@ from tidegate.launch.restarts import (
     Restart,
     after_exit,
 )
+from tidegate.runtime.exit_codes import BAD_INPUT
 
 
 def test_backoff_doubles_up_to_its_bound() -> None:
@@ -49,12 +49,12 @@ def test_healthy_life_forgets_earlier_deaths() -> None:
 
 def test_refused_settings_are_not_tried_again() -> None:
     assert isinstance(
-        after_exit(crashes=0, lived_s=0.5, ever_ready=False, exit_code=EXIT_BAD_INPUT), PermanentFailure
+        after_exit(crashes=0, lived_s=0.5, ever_ready=False, exit_code=BAD_INPUT), PermanentFailure
     )
 
 
 def test_service_that_ever_ready_is_started_again_whatever_its_exit_code() -> None:
-    assert isinstance(after_exit(crashes=0, lived_s=5.0, ever_ready=True, exit_code=EXIT_BAD_INPUT), Restart)
+    assert isinstance(after_exit(crashes=0, lived_s=5.0, ever_ready=True, exit_code=BAD_INPUT), Restart)
 
 
 def test_life_that_ended_in_a_long_hang_is_not_healthy_for_its_hang() -> None:

@@ -51,6 +51,25 @@ def test_document_with_every_default_reads_back_as_the_same_plan(path: Path) -> 
     assert plan.replicas["actor"] == 3
 
 
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ("admission.scaling.min_replicas=20",),
+            "admission.scaling: min_replicas 20 is above max_replicas 16: swap them",
+        ),
+        (
+            ("admission.scaling.stabilise_out_s=400",),
+            "admission.scaling: stabilise_in_s must be at least stabilise_out_s",
+        ),
+    ],
+)
+def test_reason_that_a_section_gives_itself_is_kept(overrides: tuple[str, ...], message: str) -> None:
+    found = refusal(*overrides)
+    assert message in found
+    assert "a section with" not in found
+
+
 def test_typo_names_the_nearest_key_and_where_it_stands() -> None:
     message = refusal("staleness.max_lagg=2")
     assert "unknown field `max_lagg` in staleness: did you mean `max_lag`?" in message

@@ -14,7 +14,7 @@ from transformers import (
 
 from tests.unit.models.tiny_llama import CONTEXT, SIZES, VOCABULARY, make_folder
 from tidegate.core.errors import ConfigError
-from tidegate.models.pretrained_folder import load_pretrained
+from tidegate.models.pretrained_folder import check_pretrained, load_pretrained
 
 
 def save(model: Any, folder: Path) -> None:
@@ -70,3 +70,17 @@ def test_learned_positions_and_other_names_of_layers_are_fine(tmp_path: Path) ->
     save(GPT2LMHeadModel(config), tmp_path)
     loaded = load_pretrained(tmp_path, dtype=torch.float32, context_length=CONTEXT)
     assert (loaded.context_length, loaded.vocabulary_size) == (CONTEXT, VOCABULARY)
+
+
+def test_config_alone_tells_kind_and_context(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path, tied=True)
+    (folder / "model.safetensors").write_bytes(b"")  # no weights are read
+    assert check_pretrained(folder, context_length=CONTEXT) == "LlamaForCausalLM"
+    with pytest.raises(ConfigError, match=f"policy.context_length 4096 is longer than the {CONTEXT} tokens"):
+        check_pretrained(folder, context_length=4096)
+    (folder / "config.json").write_text('{"model_type": "vit"}', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"can load.*its model_type is vit, which writes no text"):
+        check_pretrained(folder, context_length=CONTEXT)
+    (folder / "config.json").write_text('{"model_type": "unheard_of"}', encoding="utf-8")
+    with pytest.raises(ConfigError, match="no causal language model that transformers can load"):
+        check_pretrained(folder, context_length=CONTEXT)

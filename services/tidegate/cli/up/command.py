@@ -9,11 +9,10 @@ from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import StaleFolderError
 from tidegate.launch import run_folder as folders
 from tidegate.launch.beginning import begun
-from tidegate.launch.cross_checks import check_target
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
-from tidegate.launch.targets import parse_target
+from tidegate.launch.run_target import target_of
 from tidegate.runtime.loading import load
 
 # What trains and draws is loaded once the environment is being tried.
@@ -48,9 +47,7 @@ def up(
     target that --until names must be reached.
     """
     plan = read_run_file(run, set_ or [])
-    target = parse_target(plan.file.until if until is None else until)
-    if problem := check_target(target, plan.file, plan.services):
-        raise problem
+    target = target_of(plan, until=until)
     limit_s = parse_duration(for_) if for_ is not None else None
     where = folder or folders.default_folder(plan)
     with begun(plan, folder=where) as preflight:

@@ -94,12 +94,13 @@ def serve_forks(name: str, control: socket.socket, *, supervisor_pid: int) -> No
     """Be a fork server; in each process that it forks, be the service."""
     from tidegate.launch import serve
     from tidegate.launch.fork_server.server import ForkServer
+    from tidegate.runtime import exit_codes
 
     try:
         exit_code = serve.main(ForkServer(name, control, supervisor_pid=supervisor_pid).run())
     except BaseException:  # the supervisor's code must not see it: its cleanup ends processes by their ids
         traceback.print_exc()
-        exit_code = serve.EXIT_FAILED
+        exit_code = exit_codes.FAILED
     serve.end_process(exit_code)
 
 

@@ -1,0 +1,60 @@
+"""The check of a run before anything of it starts: its plan, its target, its environment, its model and its prompts.
+
+Consumes a plan that ``run_parsing`` found consistent; produces a report, or the sentence why the run cannot work; waits
+for two processes at most, which run the code of others; unblocked by their end, or by their deadlines. What
+`tidegate up` refuses is refused here by the same functions.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from tidegate.launch.environment_check import Described
+from tidegate.launch.model_check import ModelFound, check_model
+from tidegate.launch.preflight import check_environment
+from tidegate.launch.preparation import write_datasets
+from tidegate.launch.run_plan import RunPlan
+from tidegate.launch.run_target import target_of
+
+
+class RunReport(msgspec.Struct, frozen=True):
+    """What a run that can work consists of.
+
+    ``target``: empty without one. ``environment``: of segments; None for text. ``model``: of a pretrained policy.
+    ``instances``: processes by service.
+    """
+
+    run: str
+    workload: str
+    policy: str
+    target: str
+    instances: dict[str, int]
+    environment: Described | None
+    model: ModelFound | None
+
+
+async def check_run(plan: RunPlan) -> RunReport:
+    """Open the environment once, or read the prompts, and look at the model; nothing is kept.
+
+    Raises:
+        ConfigError: the run cannot work.
+    """
+    file = plan.file
+    target = target_of(plan)
+    model = check_model(file.policy)
+    environment = None
+    if file.workload.kind == "segments":
+        environment = await check_environment(file.workload, file.policy)
+    else:
+        with TemporaryDirectory(prefix="tidegate-check-") as folder:
+            write_datasets(plan, Path(folder))
+    return RunReport(
+        run=file.run,
+        workload=file.workload.env,
+        policy=file.policy.kind,
+        target=str(target),
+        instances=plan.replicas,
+        environment=environment,
+        model=model,
+    )

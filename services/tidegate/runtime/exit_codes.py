@@ -1,0 +1,7 @@
+"""Exit codes of services, and of commands that fail for the same reasons."""
+
+DRAINED = 0
+# A restart may help.
+FAILED = 1
+# The run file, the arguments or the mounted files are wrong: a restart reads the same.
+BAD_INPUT = 2
