@@ -24,7 +24,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help run check test test-all install install-dev lint format types types-changed contracts generate drift chart k8s vllm trl \
-  observability pytest pytest-quick pytest-parallel pytest-platforms pytest-all e2e images sim bench lock clean
+  observability pytest pytest-quick pytest-parallel pytest-platforms pytest-all e2e images push sim bench lock clean
 # tools/run_steps.py runs at the same time what may; everything else shares .venv and one terminal.
 .NOTPARALLEL:
 
@@ -134,6 +134,10 @@ pytest-all: install-dev
 
 e2e: install-dev ## the platform on the cluster of KUBECONFIG, in namespaces of its own; its images must be there (TAG)
 	@$(BIN)/python tools/e2e.py "$(TAG)" $(ARGS)
+
+push: ## push the four images to REGISTRY: make images push REGISTRY=registry.example/rl/
+	@test -n "$(REGISTRY)" || { echo "make push: name the registry that you push to: REGISTRY=registry.example/rl/" >&2; exit 2; }
+	@set -e; for image in light cpu actor-gpu learner-gpu; do $(BUILDER) push $(REGISTRY)tidegate-$$image:$(TAG); done
 
 images: ## build the four images (BUILDER=docker REGISTRY=registry.example/rl/ TAG=0.1.0)
 	@set -e; for image in light:base cpu:cpu actor-gpu:actor-gpu learner-gpu:learner-gpu; do \

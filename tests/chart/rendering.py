@@ -4,7 +4,7 @@ import functools
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -100,9 +100,10 @@ def documents(text: str) -> list[Manifest]:
     return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 
 
-def refusal(values: Mapping[str, Any], *, preset: str = "") -> str:
-    """Helm's error for values that it must refuse."""
-    done = run("helm", "template", *helm_arguments(preset=preset, values=json.dumps(values)))
+def refusal(values: Mapping[str, Any], *, preset: str = "", apis: Sequence[str] = ()) -> str:
+    """Helm's error for values that it must refuse, on a cluster that has these APIs besides Kubernetes' own."""
+    known = [part for api in apis for part in ("--api-versions", api)]
+    done = run("helm", "template", *helm_arguments(preset=preset, values=json.dumps(values)), *known)
     assert done.returncode != 0, "it was accepted"
     return done.stderr
 

@@ -53,7 +53,7 @@ def test_admission_may_do_what_it_declares(*, mode: Mode, deletion_cost: bool, c
         mode=mode,
         deletion_cost=deletion_cost,
         deployments=["t-actor", "t-actor-spot"],
-        lease="t-admission",
+        lease="t-admission-leader",
         run="t" if crd else "",
     )
     assert rules_of(render(values=values), "t-admission") == json.loads(msgspec.json.encode(wanted))

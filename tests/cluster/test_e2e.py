@@ -207,7 +207,7 @@ def test_uninstalling_leaves_nothing_but_the_kept_volumes(release: Namespace) ->
     release.helm("uninstall", "--wait", "--timeout", "5m")
     kinds = (
         "deployments,statefulsets,pods,services,configmaps,secrets,serviceaccounts,roles,rolebindings,"
-        "networkpolicies,jobs"
+        "networkpolicies,jobs,cronjobs,poddisruptionbudgets,leases"
     )
     of_release = f"app.kubernetes.io/instance={release.release}"
 

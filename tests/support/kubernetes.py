@@ -39,6 +39,8 @@ class FakeApi:
         self.notes_scalers = True
         self.port = free_port()
         self._version = 0
+        # As the chart makes it: without a holder.
+        self.put(f"{LEASES}/t-admission-leader", {"metadata": {"name": "t-admission-leader"}})
 
     # -- what a test says ------------------------------------------------------------------------------------------
 

@@ -19,8 +19,7 @@ streams: []
 {{/* Every flow of this release: the table, the broker and the collector. */}}
 {{- define "tidegate.allFlows" -}}
 {{- $root := . -}}
-{{- $speakers := list "test" "streams" -}}
-{{- range $_, $row := include "tidegate.services" . | fromYaml }}{{ $speakers = append $speakers $row.name }}{{ end -}}
+{{- $speakers := splitList " " (include "tidegate.speakers" .) -}}
 {{- range $from, $targets := include "tidegate.flows" . | fromYaml }}
 {{- if has $from $speakers -}}
 {{- if eq $root.Values.nats.mode "builtin" }}{{ $targets = append $targets "nats:client" }}{{ end -}}
@@ -31,10 +30,16 @@ streams: []
 {{- end }}
 {{- end -}}
 
+{{/* Components that connect to the broker and, but for the Job of the streams, send to the collector. */}}
+{{- define "tidegate.speakers" -}}
+{{- $speakers := list "test" "streams" -}}
+{{- range $_, $row := include "tidegate.services" . | fromYaml }}{{ $speakers = append $speakers $row.name }}{{ end -}}
+{{- join " " $speakers -}}
+{{- end -}}
+
 {{/* Components with pods in this release. */}}
 {{- define "tidegate.components" -}}
-{{- $components := list "test" "streams" -}}
-{{- range $_, $row := include "tidegate.services" . | fromYaml }}{{ $components = append $components $row.name }}{{ end -}}
+{{- $components := splitList " " (include "tidegate.speakers" .) -}}
 {{- if eq .Values.nats.mode "builtin" }}
 {{- $components = append $components "nats" -}}
 {{- end -}}

@@ -23,20 +23,30 @@ app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end -}}
 
-{{/* All labels of an object: (list root component) */}}
+{{/* All labels of an object: (list root component [labels]). The given ones go before `commonLabels`. */}}
 {{- define "tidegate.labels" -}}
 {{- $root := index . 0 -}}
-{{ include "tidegate.selector" . }}
+{{- $given := dict -}}
+{{- if gt (len .) 2 }}{{ $given = index . 2 | default dict }}{{ end -}}
+{{- $own := list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" "app.kubernetes.io/part-of" "app.kubernetes.io/managed-by" "app.kubernetes.io/version" "helm.sh/chart" "tidegate.dev/pool" -}}
+{{- if $root.Values.kueue.queueName }}{{ $own = append $own "kueue.x-k8s.io/queue-name" }}{{ end -}}
+{{- $given = merge (deepCopy $given) $root.Values.commonLabels -}}
+{{- range $key := keys $given | sortAlpha }}
+{{- if has $key $own }}
+{{- fail (printf "commonLabels or podLabels: the chart itself sets %s, and selects pods by it; choose another key" $key) }}
+{{- end }}
+{{- end -}}
+{{ include "tidegate.selector" (list $root (index . 1)) }}
 app.kubernetes.io/part-of: tidegate
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
-{{- with $root.Values.commonLabels }}
+{{- with $given }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}
 
-{{/* The metadata of an object: (list root component name [annotations]) */}}
+{{/* The metadata of an object: (list root component name [annotations [labels]]) */}}
 {{- define "tidegate.metadata" -}}
 {{- $root := index . 0 -}}
 {{- $annotations := dict -}}
@@ -45,18 +55,20 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 name: {{ index . 2 }}
 namespace: {{ $root.Release.Namespace }}
 labels:
-  {{- include "tidegate.labels" (list $root (index . 1)) | nindent 2 }}
+  {{- $labels := dict }}
+  {{- if gt (len .) 4 }}{{ $labels = index . 4 }}{{ end }}
+  {{- include "tidegate.labels" (list $root (index . 1) $labels) | nindent 2 }}
 {{- with $annotations }}
 annotations:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
-{{/* registry/repository:tag@digest: (list root image defaultTag) */}}
+{{/* registry/repository:tag@digest: (list root image defaultTag). The image's own registry goes before the one of all. */}}
 {{- define "tidegate.image" -}}
 {{- $root := index . 0 -}}
 {{- $image := index . 1 -}}
-{{- with $root.Values.global.imageRegistry }}{{ . | trimSuffix "/" }}/{{ end -}}
+{{- with $image.registry | default $root.Values.global.imageRegistry }}{{ . | trimSuffix "/" }}/{{ end -}}
 {{- $image.repository -}}:{{ $image.tag | default (index . 2) }}
 {{- with $image.digest }}@{{ . }}{{ end -}}
 {{- end -}}
@@ -65,7 +77,8 @@ annotations:
 {{- define "tidegate.ownImage" -}}
 {{- $root := index . 0 -}}
 {{- $tag := $root.Values.images.tag | default $root.Chart.AppVersion -}}
-{{- include "tidegate.image" (list $root (index $root.Values.images (index . 1)) $tag) -}}
+{{- $image := merge (dict "registry" $root.Values.images.registry) (index $root.Values.images (index . 1)) -}}
+{{- include "tidegate.image" (list $root $image $tag) -}}
 {{- end -}}
 
 {{- define "tidegate.pullSecrets" -}}
@@ -116,6 +129,13 @@ privileged: false
 readOnlyRootFilesystem: true
 runAsNonRoot: true
 capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* How long a Job that has ended stays, for its log; without a limit it stays until the release is uninstalled. */}}
+{{- define "tidegate.jobTtl" -}}
+{{- if not (kindIs "invalid" .Values.jobTtlSeconds) -}}
+ttlSecondsAfterFinished: {{ int .Values.jobTtlSeconds }}
+{{- end -}}
 {{- end -}}
 
 {{- define "tidegate.drainTimeoutSeconds" -}}

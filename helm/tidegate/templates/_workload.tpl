@@ -150,15 +150,12 @@ spec:
 {{- $documents := printf "%s\n%s" (include "tidegate.runDocument" $root) (include "tidegate.clusterDocument" $root) -}}
 metadata:
   labels:
-    {{- include "tidegate.labels" (list $root $row.name) | nindent 4 }}
+    {{- include "tidegate.labels" (list $root $row.name $pod.podLabels) | nindent 4 }}
     {{- if eq $service "actor" }}
     tidegate.dev/pool: {{ .pool }}
     {{- end }}
     {{- if and $root.Values.kueue.queueName (has $service (list "actor" "learner")) }}
     kueue.x-k8s.io/queue-name: {{ $root.Values.kueue.queueName }}
-    {{- end }}
-    {{- with $pod.podLabels }}
-    {{- toYaml . | nindent 4 }}
     {{- end }}
   annotations:
     kubectl.kubernetes.io/default-container: {{ $row.name }}
@@ -199,7 +196,7 @@ spec:
         {{- if eq (include "tidegate.ranksActors" $root) "true" }}
         - {name: TIDEGATE_RANK_ACTORS, value: "1"}
         {{- end }}
-        - {name: TIDEGATE_LEASE, value: {{ include "tidegate.name" (list $root "admission") }}}
+        - {name: TIDEGATE_LEASE, value: {{ include "tidegate.name" (list $root "admission") }}-leader}
         {{- if $root.Values.crd.enabled }}
         - {name: TIDEGATE_CRD, value: "1"}
         - {name: TIDEGATE_TRAINING_RUN, value: {{ include "tidegate.fullname" $root }}}

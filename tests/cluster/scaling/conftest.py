@@ -25,13 +25,14 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.wire.subjects import Topology
 
 RELEASE, ACTORS, ACCOUNT = "t", "t-actor", "t-admission"
+LEASE = "t-admission-leader"
 LABELS = {"app.kubernetes.io/instance": RELEASE, "app.kubernetes.io/component": "actor"}
 CRD = ROOT / "helm" / "tidegate" / "crds" / "trainingruns.yaml"
 
 
 def role(*, mode: Any = "controller") -> dict[str, object]:
     """The Role of one mode, as the chart renders it."""
-    granted = rules(mode=mode, deletion_cost=True, deployments=[ACTORS], lease=ACCOUNT, run=RELEASE)
+    granted = rules(mode=mode, deletion_cost=True, deployments=[ACTORS], lease=LEASE, run=RELEASE)
     return {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
@@ -73,6 +74,8 @@ def release() -> Iterator[Namespace]:
         run("kubectl", "apply", "--server-side", "--filename", str(CRD))
         release.kubectl("create", "serviceaccount", ACCOUNT)
         release.kubectl("apply", "--server-side", "--filename", "-", given=json.dumps(role()))
+        lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": LEASE}}
+        release.kubectl("apply", "--server-side", "--filename", "-", given=json.dumps(lease))
         release.kubectl(
             "create", "rolebinding", ACCOUNT, "--role", ACCOUNT, "--serviceaccount", f"{name}:{ACCOUNT}"
         )

@@ -366,7 +366,9 @@ async def test_only_the_lease_holder_acts_and_a_clean_shutdown_releases_the_leas
     make: Callable[[], ServiceContext], api: FakeApi, services: Services
 ) -> None:
     holder = {"holderIdentity": "t-admission-other", "leaseDurationSeconds": 600}
-    api.put(f"{LEASES}/t-admission", {"metadata": {"name": "t-admission"}, "spec": dict(holder)})
+    api.put(
+        f"{LEASES}/t-admission-leader", {"metadata": {"name": "t-admission-leader"}, "spec": dict(holder)}
+    )
     async with admission(make, api, services, config("controller")) as context:
         api.pod("t-actor-0")
         await until(lambda: context.stats.value(statistics.SCALING_CURRENT) == 1.0)
@@ -375,9 +377,12 @@ async def test_only_the_lease_holder_acts_and_a_clean_shutdown_releases_the_leas
         assert api.replicas(ACTORS) == 1
         assert COST not in api.annotations("t-actor-0")
         api.put(
-            f"{LEASES}/t-admission", {"metadata": {"name": "t-admission"}, "spec": {"holderIdentity": ""}}
+            f"{LEASES}/t-admission-leader",
+            {"metadata": {"name": "t-admission-leader"}, "spec": {"holderIdentity": ""}},
         )
         await until(lambda: api.replicas(ACTORS) == 2)
         await until(lambda: COST in api.annotations("t-actor-0"))
         context.drain.request()
-        await until(lambda: api.objects[f"{LEASES}/t-admission"]["spec"].get("holderIdentity", "") == "")
+        await until(
+            lambda: api.objects[f"{LEASES}/t-admission-leader"]["spec"].get("holderIdentity", "") == ""
+        )

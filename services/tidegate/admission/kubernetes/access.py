@@ -44,7 +44,7 @@ def access_from(environ: Mapping[str, str]) -> Access | None:
         identity=_named(environ, "TIDEGATE_POD_NAME"),
         release=release,
         deployments=deployments,
-        lease=environ.get("TIDEGATE_LEASE") or f"{release}-admission",
+        lease=environ.get("TIDEGATE_LEASE") or f"{release}-admission-leader",
         selector=environ.get("TIDEGATE_ACTOR_SELECTOR") or selector,
         run=(environ.get("TIDEGATE_TRAINING_RUN") or release) if environ.get("TIDEGATE_CRD") == "1" else "",
         ranks_actors=environ.get("TIDEGATE_RANK_ACTORS", "") == "1",

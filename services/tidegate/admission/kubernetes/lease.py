@@ -1,4 +1,4 @@
-"""Leader election: only the holder of a renewed Lease acts on the cluster.
+"""Leader election: only the holder of a renewed Lease acts on the cluster. The chart makes the Lease, without a holder.
 
 The rules are those of client-go's leader election. Clocks of other machines are never compared with ours: a holder
 counts as lost when its Lease did not change for its declared duration, on our monotonic clock since we observed the
@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import msgspec
 
 from tidegate.admission.kubernetes.access import Access
-from tidegate.admission.kubernetes.objects import LeaseMeta, LeaseObject, LeaseSpec
-from tidegate.core.errors import ConflictError, NotFoundError
+from tidegate.admission.kubernetes.objects import LeaseObject, LeaseSpec
+from tidegate.core.errors import ConflictError
 from tidegate.runtime.kubernetes_api import Api
 
 # Share of the Lease's duration in which a leader may act without renewing; the rest covers requests in flight.
@@ -38,7 +38,7 @@ class Election:
 
     def __init__(self, api: Api, access: Access, *, lease_s: int) -> None:
         self._api, self._access, self._lease_s = api, access, lease_s
-        self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{access.namespace}/leases"
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{access.namespace}/leases/{access.lease}"
         self._seen: ObservedLease | None = None
         self._renewed_at_s: float | None = None
 
@@ -50,20 +50,16 @@ class Election:
         """Renew the Lease, or take it if allowed; returns whether we lead.
 
         Raises:
+            NotFoundError: somebody deleted the Lease; an upgrade of the release makes it again.
             TidegateError: the API server did not answer; we lead until ``ACT_SHARE`` of the Lease is over.
         """
-        path = f"{self._folder}/{self._access.lease}"
-        try:
-            lease = await self._api.get(path, LeaseObject)
-        except NotFoundError:
-            empty = LeaseObject(LeaseMeta(self._access.lease, namespace=self._access.namespace))
-            return await self._write(empty, is_new=True, now_s=now_s, wall_s=wall_s)
+        lease = await self._api.get(self._path, LeaseObject)
         if self._seen is None or self._seen.spec != lease.spec:
             self._seen = ObservedLease(lease.spec, now_s)
         if not may_take(self._seen, identity=self._access.identity, now_s=now_s):
             self._renewed_at_s = None
             return False
-        return await self._write(lease, is_new=False, now_s=now_s, wall_s=wall_s)
+        return await self._write(lease, now_s=now_s, wall_s=wall_s)
 
     async def release(self, *, wall_s: float) -> None:
         """Release the Lease, so that another instance can take it immediately.
@@ -74,27 +70,24 @@ class Election:
         if self._renewed_at_s is None:
             return
         self._renewed_at_s = None
-        path = f"{self._folder}/{self._access.lease}"
-        lease = await self._api.get(path, LeaseObject)
+        lease = await self._api.get(self._path, LeaseObject)
         if lease.spec.holder_identity == self._access.identity:
             spec = msgspec.structs.replace(lease.spec, holder_identity="", lease_duration_seconds=1)
-            await self._api.replace(path, msgspec.structs.replace(lease, spec=spec), LeaseObject)
+            await self._api.replace(self._path, msgspec.structs.replace(lease, spec=spec), LeaseObject)
 
-    async def _write(self, lease: LeaseObject, *, is_new: bool, now_s: float, wall_s: float) -> bool:
+    async def _write(self, lease: LeaseObject, *, now_s: float, wall_s: float) -> bool:
         time, mine = _micro_time(wall_s), lease.spec.holder_identity == self._access.identity
         spec = LeaseSpec(
             holder_identity=self._access.identity,
             lease_duration_seconds=self._lease_s,
             acquire_time=lease.spec.acquire_time if mine else time,
             renew_time=time,
-            lease_transitions=lease.spec.lease_transitions + (0 if mine or is_new else 1),
+            lease_transitions=lease.spec.lease_transitions + (0 if mine else 1),
         )
-        wanted = msgspec.structs.replace(lease, spec=spec)
         try:
-            if is_new:
-                written = await self._api.create(self._folder, wanted, LeaseObject)
-            else:
-                written = await self._api.replace(f"{self._folder}/{self._access.lease}", wanted, LeaseObject)
+            written = await self._api.replace(
+                self._path, msgspec.structs.replace(lease, spec=spec), LeaseObject
+            )
         except ConflictError:
             self._renewed_at_s = None  # another instance took it between our read and our write
             return False

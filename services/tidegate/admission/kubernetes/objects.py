@@ -96,11 +96,13 @@ class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
 
 
 class LeaseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The metadata of a Lease that is written back."""
+    """The metadata of a Lease that is written back whole: without the labels it would no longer be of the release."""
 
     name: str
     namespace: str = ""
     resource_version: str = ""
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
 
 
 class LeaseObject(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,6 +1,7 @@
 """The Role of admission, exactly as the chart must render it.
 
-One namespace, no wildcards, no Secrets, no watches, nothing deleted. ``create`` cannot be bound to a name.
+One namespace, no wildcards, no Secrets, no watches, nothing deleted. The chart makes the Lease: ``create`` cannot be
+bound to a name, and uninstalling the release deletes what is the release's.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,6 @@ def rules(
     asked = [
         RbacRule(("",), ("pods",), ("list",)),
         RbacRule(("apps",), ("deployments",), ("get",), named),
-        RbacRule(("coordination.k8s.io",), ("leases",), ("create",)),
         RbacRule(("coordination.k8s.io",), ("leases",), ("get", "update"), (lease,)),
         RbacRule(("events.k8s.io",), ("events",), ("create", "patch")),
     ]

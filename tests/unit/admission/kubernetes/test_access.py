@@ -23,7 +23,7 @@ def test_names_come_from_the_pods_environment() -> None:
     access = access_from(POD)
     assert access is not None
     assert access.deployments == ("t-actor", "t-actor-spot")
-    assert (access.lease, access.identity, access.run) == ("t-admission", "t-admission-0", "")
+    assert (access.lease, access.identity, access.run) == ("t-admission-leader", "t-admission-0", "")
     assert access.selector == "app.kubernetes.io/instance=t,app.kubernetes.io/component=actor"
     named = access_from({**POD, "TIDEGATE_CRD": "1"})
     assert named is not None
@@ -48,7 +48,7 @@ def test_the_role_grants_little_and_the_scale_only_to_the_controller() -> None:
             mode="controller" if mode == "controller" else "observe",
             deletion_cost=cost,
             deployments=["t-actor"],
-            lease="t-admission",
+            lease="t-admission-leader",
             run=run,
         )
         assert all("*" not in rule.verbs + rule.resources + rule.api_groups for rule in found)

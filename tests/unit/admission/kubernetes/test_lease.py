@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -5,13 +6,32 @@ from tests.support.kubernetes_memory import MemoryApi
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.lease import Election, ObservedLease, may_take
 from tidegate.admission.kubernetes.objects import LeaseSpec
+from tidegate.core.errors import NotFoundError
 from tidegate.runtime.kubernetes_api import Api
 
 WALL_S = 1_700_000_000.0
 
 
+LEASE = "/apis/coordination.k8s.io/v1/namespaces/rl/leases/t-admission-leader"
+LABELS = {"app.kubernetes.io/instance": "t"}
+
+
 def access(identity: str) -> Access:
-    return Access("rl", identity, "t", ("t-actor",), "t-admission", "")
+    return Access("rl", identity, "t", ("t-actor",), "t-admission-leader", "")
+
+
+def cluster() -> MemoryApi:
+    """With the Lease as the chart makes it: labels, and no holder."""
+    api = MemoryApi()
+    api.objects[LEASE] = {
+        "metadata": {
+            "name": "t-admission-leader",
+            "namespace": "rl",
+            "resourceVersion": "0",
+            "labels": LABELS,
+        }
+    }
+    return api
 
 
 def test_a_lease_is_taken_when_it_is_free_ours_or_was_silent_for_its_time() -> None:
@@ -28,7 +48,7 @@ def test_a_lease_is_taken_when_it_is_free_ours_or_was_silent_for_its_time() -> N
     )
 )
 async def test_never_do_two_lead_at_once(moves: list[tuple[str, float, bool]]) -> None:
-    store = MemoryApi()
+    store = cluster()
     elections = {name: Election(Api(store), access(name), lease_s=20) for name in "abc"}
     now_s = 0.0
     for name, gap_s, releases in moves:
@@ -42,7 +62,7 @@ async def test_never_do_two_lead_at_once(moves: list[tuple[str, float, bool]]) -
 
 
 async def test_a_leader_that_fell_silent_is_followed_and_one_that_ended_at_once() -> None:
-    store = MemoryApi()
+    store = cluster()
     first, second = (Election(Api(store), access(name), lease_s=20) for name in "ab")
     assert await first.renew(now_s=0.0, wall_s=WALL_S)
     assert not await second.renew(now_s=1.0, wall_s=WALL_S)
@@ -54,8 +74,20 @@ async def test_a_leader_that_fell_silent_is_followed_and_one_that_ended_at_once(
     assert await first.renew(now_s=24.0, wall_s=WALL_S)
 
 
+async def test_the_lease_stays_an_object_of_the_release_and_no_other_is_made() -> None:
+    store = cluster()
+    election = Election(Api(store), access("a"), lease_s=20)
+    assert await election.renew(now_s=0.0, wall_s=WALL_S)
+    assert store.objects[LEASE]["metadata"]["labels"] == LABELS
+    assert store.objects[LEASE]["spec"]["holderIdentity"] == "a"
+    del store.objects[LEASE]
+    with pytest.raises(NotFoundError):
+        await election.renew(now_s=1.0, wall_s=WALL_S)
+    assert store.objects == {}
+
+
 async def test_a_leader_that_cannot_renew_stops_acting_before_another_may_start() -> None:
-    election = Election(Api(MemoryApi()), access("a"), lease_s=20)
+    election = Election(Api(cluster()), access("a"), lease_s=20)
     await election.renew(now_s=0.0, wall_s=WALL_S)
     assert election.leads(now_s=12.0)
     assert not election.leads(now_s=12.1)
