@@ -37,6 +37,7 @@ EVERYTHING: dict[str, Any] = {
     "nats.replicas": 3,
     "crd.enabled": True,
     "keda.enabled": True,
+    "run.admission.scaling.mode": "external",
     "priorityClasses.create": True,
     "metrics.serviceMonitor.enabled": True,
 }

@@ -144,7 +144,7 @@ def test_what_admission_writes_at_runtime_is_deleted_with_the_release() -> None:
 def test_jobs_that_have_ended_are_deleted_unless_they_shall_stay() -> None:
     values = {"tls.selfSigned.enabled": True}
     jobs = of_kind(render(values=values), "Job")
-    assert len(jobs) == 3
+    assert len(jobs) == 4
     assert {job["spec"]["ttlSecondsAfterFinished"] for job in jobs} == {86_400}
     kept = of_kind(render(values={**values, "jobTtlSeconds": None}), "Job")
     assert all("ttlSecondsAfterFinished" not in job["spec"] for job in kept)

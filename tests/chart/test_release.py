@@ -27,24 +27,22 @@ from tidegate.core.certificates import parse_request
 from tidegate.core.distributions import parse_duration
 
 pytestmark = [pytest.mark.chart, needs_helm]
+KEDA = {"keda.enabled": True, "run.admission.scaling.mode": "external"}
 
 
 def test_autoscaler_asks_admission_and_never_shares_the_actors() -> None:
-    scaled = named(render(values={"keda.enabled": True}), "ScaledObject", "t-actor")["spec"]
+    scaled = named(render(values=KEDA), "ScaledObject", "t-actor")["spec"]
     assert scaled["triggers"][0]["metadata"]["scalerAddress"] == "t-admission.space:7700"
     assert "fallback" not in scaled  # while admission is away the number stays
     metrics = [{"type": "External", "external": {"metric": {"name": "tidegate_actors_wanted"}}}]
     hpa = {"hpa.enabled": True, "hpa.metrics": metrics}
     target = named(render(values=hpa), "HorizontalPodAutoscaler", "t-actor")["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == ("Deployment", "t-actor")
-    apis = {"keda.enabled": True, "hpa.enabled": True, "hpa.metrics": metrics}
-    assert "two autoscalers" in refusal(apis)
-    assert "actor.replicas is set" in refusal({**hpa, "actor.replicas": 2})
 
 
 @pytest.mark.parametrize(
     "values",
-    [{"keda.enabled": True}, {"rules.enabled": True}, {"metrics.serviceMonitor.enabled": True}],
+    [KEDA, {"rules.enabled": True}, {"metrics.serviceMonitor.enabled": True}],
     ids=str,
 )
 def test_missing_api_is_named_with_what_to_do(values: dict[str, Any]) -> None:
@@ -168,7 +166,7 @@ def test_every_service_and_the_broker_have_a_certificate_of_their_own() -> None:
         assert certificates[name]["usages"] == ["digital signature", "server auth", "client auth"]
         assert certificates[name]["issuerRef"]["name"] == "t-authority"
     for _, pod in pods(objects):
-        if component(pod) != "credentials":
+        if component(pod) not in ("credentials", "check"):
             (volume,) = (each["secret"] for each in pod["spec"]["volumes"] if each["name"] == "tls")
             assert volume["secretName"] == certificates[component(pod)]["secretName"]
     for pod in own_pods(objects).values():
@@ -214,7 +212,7 @@ def test_without_cert_manager_a_job_and_a_cron_job_issue_the_same_certificates()
     keys = {"tls.crt", "tls.key", "ca.crt"}
     for _, pod in pods(objects):
         mounted = [each["secret"] for each in pod["spec"]["volumes"] if each["name"] == "tls"]
-        if component(pod) in ("credentials", "certificates"):
+        if component(pod) in ("credentials", "certificates", "check"):
             assert not mounted
         else:
             # With its items a pod waits for them; without it would start with an empty folder.
@@ -271,7 +269,7 @@ def test_secrets_are_rendered_without_a_secret() -> None:
     assert all(set(each) == {"apiVersion", "kind", "metadata", "type"} for each in rendered)
     own = {"nats.auth.existingSecret": "mine", "calls.existingSecret": "tokens"}
     made = of_kind(render(values=own), "Secret", "Job")
-    assert {component(each) for each in made} == {"streams"}
+    assert {component(each) for each in made} == {"check", "streams"}
 
 
 def test_streams_are_created_by_a_job_that_a_changed_run_renews() -> None:
@@ -287,9 +285,7 @@ def test_streams_are_created_by_a_job_that_a_changed_run_renews() -> None:
     }
     assert "helm.sh/hook" not in first["metadata"].get("annotations", {}), "Argo CD runs no hooks of Helm's"
     assert job({}) == first
-    names = {
-        job(values)["metadata"]["name"] for values in ({}, {"run.max_running": 7}, {"nats.streamCopies": 2})
-    }
+    names = {job(values)["metadata"]["name"] for values in ({}, {"run.max_running": 7}, {"nats.replicas": 3})}
     assert len(names) == 3
     with_password = {component(pod) for _, pod in pods(render()) if "bootstrap" in str(environment(pod))}
     assert with_password == {"nats", "streams"}

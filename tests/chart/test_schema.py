@@ -158,7 +158,8 @@ def test_large_integers_of_a_run_file_stay_integers() -> None:
 
 
 def test_comparison_in_a_target_survives() -> None:
-    values = {"run.until": "mean_return>=475 & more<1"}
+    values = {"run.until": "mean_return>=475 and more<1", "run.workload.env": "my&module:Mine-v0"}
     mounted = named(render(values=values), "ConfigMap", "t-run")["data"]["run.yaml"]
-    assert yaml.safe_load(mounted)["until"] == "mean_return>=475 & more<1"
+    assert yaml.safe_load(mounted)["until"] == "mean_return>=475 and more<1"
+    assert yaml.safe_load(mounted)["workload"]["env"] == "my&module:Mine-v0"
     assert "mean_return>=475" in mounted

@@ -366,7 +366,7 @@ spec:
 {{- $root := index . 0 -}}{{- $row := index . 1 -}}{{- $pod := index . 2 -}}
 {{- if $pod.priorityClassName }}
 priorityClassName: {{ $pod.priorityClassName }}
-{{- else if $root.Values.priorityClasses.create }}
+{{- else if and $root.Values.priorityClasses.create $row.priority }}
 priorityClassName: {{ include "tidegate.priorityClass" (list $root $row.priority) }}
 {{- end }}
 {{- with $pod.runtimeClassName }}

@@ -1,0 +1,88 @@
+{{/* Values that are right one by one and wrong together: all sentences at once, before anything is sent. What only the run
+file's types know is checked by the Job in check.yaml. */}}
+{{- define "tidegate.validate" -}}
+{{- $problems := concat (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) -}}
+{{- if $problems }}{{ fail (join "\n" $problems) }}{{ end -}}
+{{- end -}}
+
+{{- define "tidegate.brokerProblems" -}}
+{{- $nats := .Values.nats -}}
+{{- $problems := list -}}
+{{- if eq $nats.mode "builtin" -}}
+{{- $copies := int $nats.streamCopies | default (int $nats.replicas) -}}
+{{- if gt $copies (int $nats.replicas) -}}
+{{- $problems = append $problems (printf "nats.streamCopies is %d and nats.replicas %d: each copy is on a server of its own. Set nats.replicas to 3, or nats.streamCopies to 0" $copies (int $nats.replicas)) -}}
+{{- end -}}
+{{- /* The largest sizes of all streams, as services/tidegate/wire/subjects.py has them; a test holds the two together. */ -}}
+{{- $needed := div (mul 5008 1048576 (min $copies (int $nats.replicas))) (int $nats.replicas) -}}
+{{- $given := include "tidegate.bytes" $nats.fileStoreMax | int64 -}}
+{{- if lt $given $needed -}}
+{{- $problems = append $problems (printf "nats.fileStoreMax is %v, and the streams of a run need %d MiB on each server: the broker would refuse to create them. Set it to %dMi or more" $nats.fileStoreMax (div $needed 1048576) (div $needed 1048576)) -}}
+{{- end -}}
+{{- if gt $given (include "tidegate.bytes" $nats.persistence.size | int64) -}}
+{{- $problems = append $problems (printf "nats.fileStoreMax is %v on a volume of %v (nats.persistence.size): the disk would be full before the broker refuses a message. Lower the one or raise the other" $nats.fileStoreMax $nats.persistence.size) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}
+
+{{/* The run file's own combinations that need no type of its: everything else is the Job's. */}}
+{{- define "tidegate.runProblems" -}}
+{{- $run := .Values.run -}}
+{{- $problems := list -}}
+{{- $replay := ((($run.trajectory_store | default dict).replay | default dict).unit | default "none") -}}
+{{- if and (eq $replay "none") (gt (int64 $run.batch_size) (int64 $run.max_running)) -}}
+{{- $problems = append $problems (printf "run.batch_size is %d and run.max_running %d: a batch would be admitted in several rounds, and its first trajectories wait and grow stale. Set run.max_running to %d or more" (int64 $run.batch_size) (int64 $run.max_running) (int64 $run.batch_size)) -}}
+{{- end -}}
+{{- $condition := `[a-z][a-z0-9_]*\s*(>=|<=|>|<)\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?` -}}
+{{- if not (regexMatch (printf `^\s*(%s(\s+and\s+%s)*)?\s*$` $condition $condition) ($run.until | default "")) -}}
+{{- $problems = append $problems (printf "run.until is %q: it must be statistics, one of >= <= > <, and numbers. Write it such as mean_return>=475, or version_step>=200 and mean_return>=400" $run.until) -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}
+
+{{- define "tidegate.scalingProblems" -}}
+{{- $scaling := ((.Values.run.admission | default dict).scaling | default dict) -}}
+{{- $mode := $scaling.mode | default "observe" -}}
+{{- $low := ternary $scaling.min_replicas 1 (hasKey $scaling "min_replicas") | int -}}
+{{- $high := ternary $scaling.max_replicas 16 (hasKey $scaling "max_replicas") | int -}}
+{{- $fixed := not (kindIs "invalid" .Values.actor.replicas) -}}
+{{- $problems := list -}}
+{{- if gt $low $high -}}
+{{- $problems = append $problems (printf "run.admission.scaling: min_replicas %d is above max_replicas %d: swap them" $low $high) -}}
+{{- end -}}
+{{- range $name := list "keda" "hpa" -}}
+{{- $scaler := get $.Values $name -}}
+{{- if and $scaler.enabled (gt (int $scaler.minReplicas) (int $scaler.maxReplicas)) -}}
+{{- $problems = append $problems (printf "%s.minReplicas is %d and %s.maxReplicas %d: swap them" $name (int $scaler.minReplicas) $name (int $scaler.maxReplicas)) -}}
+{{- end -}}
+{{- if and $scaler.enabled (eq $mode "controller") -}}
+{{- $problems = append $problems (printf "%s.enabled and run.admission.scaling.mode controller: two scalers of the same actors would undo each other's work. Set the mode to %s, or %s.enabled to false" $name (ternary "external" "advise" (eq $name "keda")) $name) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.keda.enabled (not (has $mode (list "external" "controller"))) -}}
+{{- $problems = append $problems (printf "keda.enabled and run.admission.scaling.mode %s: admission would give KEDA no number. Set the mode to external" $mode) -}}
+{{- end -}}
+{{- if and .Values.keda.enabled .Values.hpa.enabled -}}
+{{- $problems = append $problems "keda.enabled and hpa.enabled: two autoscalers would undo each other's work; switch one off" -}}
+{{- end -}}
+{{- if and $fixed (or .Values.keda.enabled .Values.hpa.enabled) -}}
+{{- $problems = append $problems "actor.replicas is set: every upgrade would undo what the autoscaler did; leave it out" -}}
+{{- end -}}
+{{- if and $fixed (eq $mode "controller") -}}
+{{- $problems = append $problems "actor.replicas is set and run.admission.scaling.mode is controller: every upgrade would undo what admission did; leave actor.replicas out" -}}
+{{- end -}}
+{{- if and (eq $mode "controller") (not .Values.admission.kubernetes.enabled) -}}
+{{- $problems = append $problems "run.admission.scaling.mode is controller and admission.kubernetes.enabled false: admission could not scale the actors. Set it to true, or the mode to advise" -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}
+
+{{/* A quantity in bytes, as Kubernetes writes it: 512Mi, 9Gi, 1e9 */}}
+{{- define "tidegate.bytes" -}}
+{{- if kindIs "string" . -}}
+{{- $factors := dict "" 1 "m" 0.001 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
+{{- mulf (regexFind "^[0-9.]+" . | float64) (get $factors (regexReplaceAll "^[0-9.]+" . "") | float64) | int64 -}}
+{{- else -}}{{ int64 . }}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,146 @@
+"""Values that are right one by one and wrong together: refused by the templates with what to change."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tests.chart.rendering import CHART, CRD_APIS, ROOT, needs_helm, refusal, render, run_values
+from tidegate.core.errors import ConfigError
+from tidegate.core.ids import RunId
+from tidegate.core.scaling import ScalingConfig
+from tidegate.launch.targets import parse_target
+from tidegate.wire.subjects import MIB, Topology
+
+pytestmark = [pytest.mark.chart, needs_helm]
+
+KEDA = {"keda.enabled": True, "run.admission.scaling.mode": "external"}
+HPA = {"hpa.enabled": True, "hpa.metrics": [{"type": "Resource"}]}
+CONTROLLER = {"run.admission.scaling.mode": "controller"}
+# Sum of the streams' limits, for the messages.
+STREAMS_MIB = sum(stream.max_bytes for stream in Topology(RunId("any")).streams(max_tasks=1)) // MIB
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "more copies than servers": (
+        {"nats.streamCopies": 3},
+        "nats.streamCopies is 3 and nats.replicas 1: each copy is on a server of its own. Set nats.replicas to 3",
+    ),
+    "file store above the volume": (
+        {"nats.fileStoreMax": "50Gi"},
+        "nats.fileStoreMax is 50Gi on a volume of 10Gi (nats.persistence.size)",
+    ),
+    "file store below the streams": (
+        {"nats.fileStoreMax": f"{STREAMS_MIB - 1}Mi"},
+        f"the streams of a run need {STREAMS_MIB} MiB on each server",
+    ),
+    "batch above what may run": (
+        {"run.batch_size": 8},
+        "run.batch_size is 8 and run.max_running 6: a batch would be admitted in several rounds",
+    ),
+    "target that cannot be read": ({"run.until": "garbage"}, 'run.until is "garbage": it must be statistics'),
+    "KEDA without a number to follow": (
+        {"keda.enabled": True},
+        "keda.enabled and run.admission.scaling.mode observe: admission would give KEDA no number",
+    ),
+    "KEDA and the controller": (
+        {**KEDA, **CONTROLLER},
+        "keda.enabled and run.admission.scaling.mode controller: two scalers of the same actors",
+    ),
+    "HPA and the controller": (
+        {**HPA, **CONTROLLER},
+        "hpa.enabled and run.admission.scaling.mode controller: two scalers of the same actors",
+    ),
+    "KEDA and HPA": ({**KEDA, **HPA}, "two autoscalers would undo each other's work"),
+    "KEDA's bounds": (
+        {**KEDA, "keda.minReplicas": 17},
+        "keda.minReplicas is 17 and keda.maxReplicas 16: swap them",
+    ),
+    "HPA's bounds": (
+        {**HPA, "hpa.minReplicas": 17},
+        "hpa.minReplicas is 17 and hpa.maxReplicas 16: swap them",
+    ),
+    "admission's bounds": (
+        {"run.admission.scaling.min_replicas": 17},
+        "run.admission.scaling: min_replicas 17 is above max_replicas 16: swap them",
+    ),
+    "autoscaler of a fixed number": ({**KEDA, "actor.replicas": 2}, "actor.replicas is set: every upgrade"),
+    "controller of a fixed number": (
+        {**CONTROLLER, "actor.replicas": 2},
+        "actor.replicas is set and run.admission.scaling.mode is controller: every upgrade would undo",
+    ),
+    "controller without a cluster": (
+        {**CONTROLLER, "admission.kubernetes.enabled": False},
+        "mode is controller and admission.kubernetes.enabled false: admission could not scale the actors",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_combination_that_cannot_work_is_refused_with_what_to_change(case: str) -> None:
+    values, sentence = WRONG[case]
+    assert sentence in refusal(values, apis=CRD_APIS)
+
+
+def test_all_problems_are_told_at_once() -> None:
+    told = refusal({"nats.streamCopies": 3, "run.until": "garbage", **CONTROLLER, "actor.replicas": 1})
+    assert [part in told for part in ("nats.streamCopies", "run.until", "actor.replicas")] == [True] * 3
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        KEDA,
+        {"nats.replicas": 3},
+        {"nats.replicas": 3, "nats.streamCopies": 1, "nats.fileStoreMax": "2Gi"},
+        {"nats.fileStoreMax": f"{STREAMS_MIB}Mi"},
+        {"nats.fileStoreMax": "10Gi"},
+        {"nats.persistence.size": 9 * 1024 * MIB},
+        {"run.admission.scaling.min_replicas": 0},
+        CONTROLLER,
+        {"run.batch_size": 6},
+    ],
+    ids=json.dumps,
+)
+def test_neighbour_that_can_work_is_accepted(values: dict[str, Any]) -> None:
+    assert render(values=values)
+
+
+def test_units_of_replay_may_be_more_than_what_runs() -> None:
+    assert render(values=run_values(ROOT / "runs" / "apex.yaml"))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "",
+        "mean_return>=475",
+        " version_step >= 200 and  mean_return>=-1.5e-2 ",
+        "solved_share>.9",
+        "mean_return",
+        "mean_return>=",
+        "mean_return==4",
+        "a>=1 and",
+        "a>=1 or b<2",
+        "Mean>=1",
+    ],
+)
+def test_template_reads_a_target_as_the_command_line_does(target: str) -> None:
+    values = {"run.until": target}
+    try:
+        parse_target(target)
+    except ConfigError:
+        assert "run.until is" in refusal(values)
+    else:
+        assert render(values=values)
+
+
+def test_numbers_in_the_templates_are_those_of_the_types() -> None:
+    text = (CHART / "templates" / "_validate.tpl").read_text(encoding="utf-8")
+    assert [int(number) for number in re.findall(r"mul (\d+) 1048576", text)] == [STREAMS_MIB]
+    scaling = ScalingConfig()
+    low = re.search(r'ternary \$scaling.min_replicas (\d+) \(hasKey \$scaling "min_replicas"\)', text)
+    high = re.search(r'ternary \$scaling.max_replicas (\d+) \(hasKey \$scaling "max_replicas"\)', text)
+    assert low is not None
+    assert high is not None
+    assert (int(low[1]), int(high[1])) == (scaling.min_replicas, scaling.max_replicas)
