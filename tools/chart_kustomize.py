@@ -58,8 +58,11 @@ COMPONENTS: dict[str, Values] = {
     "monitoring": {
         "collector.mode": "builtin",
         "metrics.serviceMonitor.enabled": True,
+        # An overlay may change namespace and run, which rules of a release would have in their text.
         "rules.enabled": True,
+        "rules.scope": "cluster",
         "dashboards.enabled": True,
+        "dashboards.scope": "cluster",
     },
     "netpol": {"networkPolicy.enabled": True},
     "spot": {

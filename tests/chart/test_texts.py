@@ -87,7 +87,11 @@ def test_templates_use_neither_lookup_nor_randomness() -> None:
 
 @needs_helm
 def test_every_rule_and_dashboard_is_shipped() -> None:
-    values = {"rules.enabled": True, "dashboards.enabled": True, "rules.runbookBase": "docs.example/"}
+    values = {
+        "rules.enabled": True,
+        "dashboards": {"enabled": True, "scope": "cluster"},
+        "rules.runbookBase": "docs.example/",
+    }
     objects = render(values=values)
     rules = sorted((CHART / "rules").glob("*.yaml"))
     dashboards = sorted((CHART / "dashboards").glob("*.json"))

@@ -187,7 +187,11 @@ def _prometheus(rules: Path, *, page: int, own: int) -> dict[str, Any]:
                 "honor_labels": True,
                 "static_configs": [{"targets": [f"{LOOPBACK}:{page}"]}],
             },
-            {"job_name": "tidegate-collector", "static_configs": [{"targets": [f"{LOOPBACK}:{own}"]}]},
+            {
+                "job_name": "tidegate-collector",
+                # As the chart's ServiceMonitor: its own counters do not name a run.
+                "static_configs": [{"targets": [f"{LOOPBACK}:{own}"], "labels": {"tidegate_run_id": "r"}}],
+            },
         ],
     }
 

@@ -199,7 +199,8 @@ def test_every_panel_of_every_dashboard_returns_data(observed: Observed, finding
         for row in board.rows:
             for panel in row.panels:
                 for query in panel.queries:
-                    expr = query.expr.replace("$run", observed.run_id).replace("$__rate_interval", "20s")
+                    expr = query.expr.replace("$namespace", ".*").replace("$run", observed.run_id)
+                    expr = expr.replace("$__rate_interval", "20s")
                     found = observed.stack.query(expr, at_s=observed.undisturbed_until_s)
                     values.append(
                         {

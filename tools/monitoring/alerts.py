@@ -9,10 +9,23 @@ from tidegate.catalogue import process as process_stats
 from tidegate.catalogue import telemetry as names
 from tidegate.core.slo_catalogue import REMEDIES
 from tools.monitoring.prometheus_names import label, metric
-from tools.monitoring.slo_rules import RUN, SLO_NAMES, Period, alert_expressions, alert_name
+from tools.monitoring.slo_rules import (
+    NAMESPACE,
+    OF_RUN,
+    RUN,
+    SCOPE,
+    SLO_NAMES,
+    Period,
+    alert_expressions,
+    alert_name,
+    of_slo,
+    selected,
+)
 
-HUNG = f'{metric(actor_stats.ENVIRONMENT_FAULTS.metric)}{{{label(names.ATTR_KIND)}="hung"}}'
-PAUSED = f"max by ({RUN}) ({metric(admission_stats.PAUSED.metric)}) > 0"
+HUNG = selected(actor_stats.ENVIRONMENT_FAULTS.metric, f'{label(names.ATTR_KIND)}="hung"')
+PAUSED = f"max by ({OF_RUN}) ({selected(admission_stats.PAUSED.metric)}) > 0"
+# How a summary names the run of an alert; a run on one machine has no namespace.
+OF_WHICH = f"Run {{{{ with $labels.{NAMESPACE} }}}}{{{{ . }}}}/{{{{ end }}}}{{{{ $labels.{RUN} }}}}"
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -88,7 +101,7 @@ def burn_alerts(period: Period) -> list[Alert]:
                 name=alert_name(slo),
                 severity=severity,
                 expr=expr,
-                summary=f"Run {{{{ $labels.{RUN} }}}}: {what}; the error budget of {slo} is burning",
+                summary=f"{OF_WHICH}: {what}; the error budget of {slo} is burning",
                 meaning=meaning,
                 confirm=(
                     "`tidegate slo` shows the objective, the budget left, and the bottleneck at its last breach.",
@@ -104,19 +117,21 @@ def burn_alerts(period: Period) -> list[Alert]:
 def other_alerts(period: Period) -> list[Alert]:
     """Conditions that are wrong without an objective, and failures of the monitoring itself."""
     long = period.window(1 / 72)
-    bad = f'{label(names.ATTR_SLO)}="lag_max",{label(names.ATTR_SLO_RESULT)}="bad"'
-    version = f"max by ({RUN}) ({metric(learner_stats.VERSION_STEP.metric)})"
-    serving = f"min by ({RUN}) ({metric(actor_stats.SERVING_STEP.metric)})"
-    wait = metric(names.METRIC_LEARNER_WAIT)
-    draining = metric(names.METRIC_DRAINING) + '{job="tidegate/tidegate-admission"}'
+    bad = selected(names.METRIC_SLO_EVENTS, of_slo("lag_max"), f'{label(names.ATTR_SLO_RESULT)}="bad"')
+    version = f"max by ({OF_RUN}) ({selected(learner_stats.VERSION_STEP.metric)})"
+    serving = f"min by ({OF_RUN}) ({selected(actor_stats.SERVING_STEP.metric)})"
+    wait, waited = metric(names.METRIC_LEARNER_WAIT), selected(names.METRIC_LEARNER_WAIT)
+    trained = selected(names.METRIC_CONSUMED)
+    draining = selected(names.METRIC_DRAINING, 'job="tidegate/tidegate-admission"')
+    monitored = selected(names.METRIC_SLO_TARGET)
     work = f'{label(names.ATTR_STREAM)}=~"TASKS|ROLLOUTS|TRAJECTORIES"'
     stream, consumer = label(names.ATTR_STREAM), label(names.ATTR_CONSUMER)
     return [
         Alert(
             name="TidegateMaxLagExceeded",
             severity="page",
-            expr=f"sum by ({RUN}) (increase({metric(names.METRIC_SLO_EVENTS)}{{{bad}}}[{long}])) > 0",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: a trajectory was trained with more lag than lag_max allows",
+            expr=f"sum by ({OF_RUN}) (increase({bad}[{long}])) > 0",
+            summary=f"{OF_WHICH}: a trajectory was trained with more lag than lag_max allows",
             meaning="One trajectory is enough. With the default bound this is a defect: two checks precede"
             " every gradient. With a bound of your own below `max_lag` it is an early warning.",
             confirm=(
@@ -132,8 +147,8 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateLearnerStarved",
             severity="ticket",
-            expr=f"sum by ({RUN}) (rate({wait}[{long}])) > 0.9 unless on ({RUN}) {PAUSED}",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: the learner trains less than a tenth of the time",
+            expr=f"sum by ({OF_RUN}) (rate({waited}[{long}])) > 0.9 unless on ({OF_RUN}) {PAUSED}",
+            summary=f"{OF_WHICH}: the learner trains less than a tenth of the time",
             meaning="The learner waits for batches (cause empty), releases batches that are too old (stale),"
             " or waits for its last version to be published (weights).",
             confirm=(
@@ -150,8 +165,8 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateNothingTrained",
             severity="page",
-            expr=f"sum by ({RUN}) (increase({metric(names.METRIC_CONSUMED)}[{long}])) == 0 unless on ({RUN}) {PAUSED}",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: nothing was trained, and the run is not paused",
+            expr=f"sum by ({OF_RUN}) (increase({trained}[{long}])) == 0 unless on ({OF_RUN}) {PAUSED}",
+            summary=f"{OF_WHICH}: nothing was trained, and the run is not paused",
             meaning="No objective burns while nothing is observed, so a stalled run violates none. Without"
             " actors a run stalls too; declare such a pause.",
             confirm=(
@@ -167,10 +182,10 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateTelemetryLost",
             severity="page",
-            expr=f"(group by ({RUN}) ({metric(names.METRIC_SLO_TARGET)} offset {long})"
-            f" unless group by ({RUN}) ({metric(names.METRIC_SLO_TARGET)})"
-            f" unless group by ({RUN}) (max_over_time({draining}[{long}]) > 0))",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: admission no longer exports metrics, so no objective is monitored",
+            expr=f"(group by ({OF_RUN}) ({monitored} offset {long})"
+            f" unless group by ({OF_RUN}) ({monitored})"
+            f" unless group by ({OF_RUN}) (max_over_time({draining}[{long}]) > 0))",
+            summary=f"{OF_WHICH}: admission no longer exports metrics, so no objective is monitored",
             meaning="Admission, the collector or the connection between them is down. Training continues with"
             " the last limits, and a breach raises no alert. Draining runs are excluded.",
             confirm=(
@@ -183,8 +198,8 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateWeightsStuck",
             severity="page",
-            expr=f"(({version} - {serving}) > max by ({RUN}) ({metric(admission_stats.MAX_LAG.metric)}))",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: an actor serves a version beyond the staleness budget",
+            expr=f"(({version} - {serving}) > max by ({OF_RUN}) ({selected(admission_stats.MAX_LAG.metric)}))",
+            summary=f"{OF_WHICH}: an actor serves a version beyond the staleness budget",
             meaning="Trajectories of that actor are dropped before training. One actor that hangs or cannot"
             " pull is enough; the delay of the alert excludes actors that are starting.",
             confirm=(
@@ -200,8 +215,8 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateStreamNearFull",
             severity="ticket",
-            expr=f"max by ({RUN}, {stream}) ({metric(names.METRIC_STREAM_FULLNESS)}{{{work}}}) > 0.8",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: stream {{{{ $labels.{stream} }}}} is over 80 % full",
+            expr=f"max by ({OF_RUN}, {stream}) ({selected(names.METRIC_STREAM_FULLNESS, work)}) > 0.8",
+            summary=f"{OF_WHICH}: stream {{{{ $labels.{stream} }}}} is over 80 % full",
             meaning="At the limit publishers wait: nothing is lost, and all stages before that stream stall.",
             confirm=(
                 "`tidegate explain` names the stage behind the stream.",
@@ -216,8 +231,8 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateRedelivery",
             severity="ticket",
-            expr=f"max by ({RUN}, {stream}, {consumer}) ({metric(names.METRIC_CONSUMER_REDELIVERED)}) > 0",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: consumer {{{{ $labels.{consumer} }}}} receives the same messages"
+            expr=f"max by ({OF_RUN}, {stream}, {consumer}) ({selected(names.METRIC_CONSUMER_REDELIVERED)}) > 0",
+            summary=f"{OF_WHICH}: consumer {{{{ $labels.{consumer} }}}} receives the same messages"
             " repeatedly",
             meaning="A message is redelivered when its consumer died or exceeded its acknowledgement"
             " deadline. Once after a crash is normal; repeatedly, either a message crashes its"
@@ -235,8 +250,8 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateQuarantine",
             severity="ticket",
-            expr=f"sum by ({RUN}) (increase({metric(names.METRIC_QUARANTINED)}[{long}])) > 0",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: an invalid message was quarantined",
+            expr=f"sum by ({OF_RUN}) (increase({selected(names.METRIC_QUARANTINED)}[{long}])) > 0",
+            summary=f"{OF_WHICH}: an invalid message was quarantined",
             meaning="Invalid messages are kept in the QUARANTINE stream with the reason, and their"
             " trajectories are recorded as dropped.",
             confirm=(
@@ -250,8 +265,8 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateCallsRefused",
             severity="ticket",
-            expr=f"sum by ({RUN}) (increase({metric(process_stats.CALLS_REFUSED_BECAUSE.metric)}[{long}])) > 0",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: a service refused calls for their caller",
+            expr=f"sum by ({OF_RUN}) (increase({selected(process_stats.CALLS_REFUSED_BECAUSE.metric)}[{long}])) > 0",
+            summary=f"{OF_WHICH}: a service refused calls for their caller",
             meaning="Every call sends the token of its caller's role, and `wire/call_permissions.py` says which role"
             " may call which method. Refused calls change nothing. Without a fault, a stranger reached the port.",
             confirm=(
@@ -270,8 +285,8 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateEnvironmentHung",
             severity="ticket",
-            expr=f"sum by ({RUN}) (increase({HUNG}[{long}])) > 0",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: an environment did not return from a call, which cost its actor",
+            expr=f"sum by ({OF_RUN}) (increase({HUNG}[{long}])) > 0",
+            summary=f"{OF_WHICH}: an environment did not return from a call, which cost its actor",
             meaning="A step, a reset or the constructor of an environment took longer than `workload.step_timeout_s`."
             " Its actor released its tasks and ended, and is started again; nothing is lost.",
             confirm=(
@@ -286,8 +301,8 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateProvenanceIncomplete",
             severity="ticket",
-            expr=f"sum by ({RUN}) (increase({metric(names.METRIC_PROVENANCE_INCOMPLETE)}[{long}])) > 0",
-            summary=f"Run {{{{ $labels.{RUN} }}}}: a trajectory was trained without the timing of one of its stages",
+            expr=f"sum by ({OF_RUN}) (increase({selected(names.METRIC_PROVENANCE_INCOMPLETE)}[{long}])) > 0",
+            summary=f"{OF_WHICH}: a trajectory was trained without the timing of one of its stages",
             meaning="Its trace lacks a span, and the timing cannot be recovered.",
             confirm=(
                 f"`sum by ({label(names.ATTR_STAGE)}) ({metric(names.METRIC_PROVENANCE_INCOMPLETE)})`.",
@@ -298,7 +313,7 @@ def other_alerts(period: Period) -> list[Alert]:
             name="TidegateCollectorDrops",
             severity="ticket",
             expr="\nor\n".join(
-                f"sum by (job, instance) (rate({name}[{long}])) > 0"
+                f"sum by ({OF_RUN}, instance) (rate({name}{{{SCOPE}}}[{long}])) > 0"
                 for name in (
                     "otelcol_receiver_refused_spans_total",
                     "otelcol_receiver_refused_metric_points_total",
@@ -307,7 +322,7 @@ def other_alerts(period: Period) -> list[Alert]:
                     "otelcol_exporter_enqueue_failed_spans_total",
                 )
             ),
-            summary="The collector {{ $labels.instance }} refuses or loses telemetry",
+            summary=f"{OF_WHICH}: the collector {{{{ $labels.instance }}}} refuses or loses telemetry",
             meaning="The collector is short of memory (refused), or a backend rejects its exports (failed)."
             " Training is not affected; metrics are cumulative and catch up, traces are lost.",
             confirm=("The collector's log, and the counters of the alert's expression that increase.",),

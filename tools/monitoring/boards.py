@@ -1,7 +1,12 @@
 """All dashboards. Metrics come from ``tidegate.catalogue``, recorded series from ``slo_rules``."""
 
-from tools.monitoring.boards_control import ADMISSION, VERSIONS
-from tools.monitoring.boards_run import FLOW, OVERVIEW
-from tools.monitoring.boards_services import ACTORS, BROKER, LEARNER
+from tools.monitoring.board_actors import ACTORS
+from tools.monitoring.board_admission import ADMISSION
+from tools.monitoring.board_broker import BROKER
+from tools.monitoring.board_flow import FLOW
+from tools.monitoring.board_learner import LEARNER
+from tools.monitoring.board_objectives import OVERVIEW
+from tools.monitoring.board_runs import RUNS
+from tools.monitoring.board_versions import VERSIONS
 
-BOARDS = (OVERVIEW, FLOW, ACTORS, LEARNER, BROKER, VERSIONS, ADMISSION)
+BOARDS = (RUNS, OVERVIEW, FLOW, ACTORS, LEARNER, BROKER, VERSIONS, ADMISSION)

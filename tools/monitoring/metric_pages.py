@@ -7,9 +7,9 @@ from tools.monitoring.prometheus_names import metric
 PREFACE = """\
 # Metrics and spans
 
-Every metric carries the run (`tidegate.run.id`) and its source: `service.name` (`job` in Prometheus) and
-`service.instance.id` (`instance`; a pod's uid). Other labels are short enumerations, never ids or versions. Histograms
-observed for a trajectory carry exemplars that link to its trace.
+Every metric carries the run (`tidegate.run.id`), in a cluster its `namespace`, and its source: `service.name` (`job` in
+Prometheus) and `service.instance.id` (`instance`; a pod's name). Other labels are short enumerations, never ids or
+versions. Histograms observed for a trajectory carry exemplars that link to its trace.
 """
 
 

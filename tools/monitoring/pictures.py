@@ -78,7 +78,7 @@ def _draw_panel(
                 [at for at, _ in points],
                 [value for _, value in points],
                 linewidth=1.2,
-                label=_legend(query.legend, series["metric"]),
+                label=_legend(query.legend or panel.title, series["metric"]),
             )
     if plot.get_legend_handles_labels()[0]:
         plot.legend(fontsize=6, loc="upper left", framealpha=0.6)
@@ -86,7 +86,7 @@ def _draw_panel(
 
 def _filled(expr: str, run_id: str) -> str:
     """A query with the dashboard's variables put in."""
-    return expr.replace("$run", run_id).replace("$__rate_interval", RATE_WINDOW)
+    return expr.replace("$namespace", ".*").replace("$run", run_id).replace("$__rate_interval", RATE_WINDOW)
 
 
 def _draw_buckets(series: list[dict[str, Any]], plot: Any, *, start_s: float) -> None:

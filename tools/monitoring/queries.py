@@ -3,7 +3,7 @@
 from tidegate.catalogue import telemetry as names
 from tools.monitoring.panels import Query
 from tools.monitoring.prometheus_names import label, metric
-from tools.monitoring.slo_rules import RUN
+from tools.monitoring.slo_rules import NAMESPACE, OF_RUN, RUN
 
 RATE = "$__rate_interval"
 CAUSE, STAGE, STATE, REASON, SIDE = (
@@ -23,6 +23,14 @@ QUEUE, STREAM, CONSUMER = (label(each) for each in (names.ATTR_QUEUE, names.ATTR
 JOB_OF = {service: f'job="tidegate/tidegate-{service}"' for service in ("actor", "learner")}
 
 
+# The runs that a reader chose; a run on one machine has no namespace, which `.*` matches.
+CHOSEN = f'{NAMESPACE}=~"$namespace",{RUN}=~"$run"'
+
+
+# Which run a line belongs to: two teams may have runs of the same id.
+RUN_LEGEND = f"{{{{{NAMESPACE}}}}}/{{{{{RUN}}}}}"
+
+
 def equal(name: str, value: str) -> str:
     """A condition on a label."""
     return f'{name}="{value}"'
@@ -30,7 +38,7 @@ def equal(name: str, value: str) -> str:
 
 def one(name: str, *conditions: str) -> str:
     """The series of a metric in the chosen runs."""
-    return metric(name) + "{" + ",".join([f'{RUN}=~"$run"', *conditions]) + "}"
+    return metric(name) + "{" + ",".join([CHOSEN, *conditions]) + "}"
 
 
 def rate(name: str, *conditions: str) -> str:
@@ -39,29 +47,31 @@ def rate(name: str, *conditions: str) -> str:
 
 
 def rate_by(name: str, by: str) -> Query:
-    """A counter a second, summed by one label, which is the legend."""
-    return Query(f"sum by ({by}) ({rate(name)})", f"{{{{{by}}}}}")
+    """A counter a second for each run, summed by one label, which is the legend."""
+    return Query(f"sum by ({OF_RUN}, {by}) ({rate(name)})", f"{{{{{by}}}}}")
 
 
 def total_rate(name: str, legend: str) -> Query:
-    """A counter a second, summed over all instances."""
-    return Query(f"sum({rate(name)})", legend)
+    """A counter a second for each run, summed over its instances."""
+    return Query(f"sum by ({OF_RUN}) ({rate(name)})", legend)
 
 
 def total(name: str, legend: str) -> Query:
-    """A gauge summed over all instances."""
-    return Query(f"sum({one(name)})", legend)
+    """A gauge for each run, summed over its instances."""
+    return Query(f"sum by ({OF_RUN}) ({one(name)})", legend)
 
 
 def quantile(share: float, name: str, *by: str, conditions: tuple[str, ...] = ()) -> str:
-    """A quantile of a histogram in the chosen runs."""
-    selected = metric(name) + "_bucket{" + ",".join([f'{RUN}=~"$run"', *conditions]) + "}"
-    return f"histogram_quantile({share:g}, sum by ({', '.join(['le', *by])}) (rate({selected}[{RATE}])))"
+    """A quantile of a histogram for each of the chosen runs."""
+    selected = metric(name) + "_bucket{" + ",".join([CHOSEN, *conditions]) + "}"
+    return (
+        f"histogram_quantile({share:g}, sum by ({', '.join(['le', OF_RUN, *by])}) (rate({selected}[{RATE}])))"
+    )
 
 
 def buckets(name: str) -> str:
-    """A histogram's buckets over time, for a heatmap."""
-    return f'sum by (le) (rate({metric(name)}_bucket{{{RUN}=~"$run"}}[{RATE}]))'
+    """A histogram's buckets over time, for a heatmap, which is repeated for each run and shows one."""
+    return f"sum by (le) (rate({metric(name)}_bucket{{{CHOSEN}}}[{RATE}]))"
 
 
 def quantiles(name: str, *, exemplars: bool = False) -> tuple[Query, ...]:
@@ -74,4 +84,4 @@ def quantiles(name: str, *, exemplars: bool = False) -> tuple[Query, ...]:
 
 def of_slo(record: str) -> str:
     """A recorded series of every objective in the chosen runs."""
-    return f'{record}{{{RUN}=~"$run"}}'
+    return f"{record}{{{CHOSEN}}}"

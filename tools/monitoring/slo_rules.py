@@ -19,7 +19,11 @@ Rule = dict[str, Any]
 
 SLO_NAMES: tuple[str, ...] = tuple(field.name for field in msgspec.structs.fields(SlosConfig))
 RUN = label(names.ATTR_RUN)
-EVENTS = metric(names.METRIC_SLO_EVENTS)
+NAMESPACE = label(names.ATTR_NAMESPACE)
+# A run id is unique within a namespace only, so rules never aggregate by less.
+OF_RUN = f"{NAMESPACE}, {RUN}"
+# Every run. The chart replaces it by one namespace and run where `rules.scope` is `release`.
+SCOPE = f'{RUN}=~".+"'
 # A target of 1 leaves no budget; this avoids a division by zero.
 BUDGET_MIN = 1e-9
 
@@ -53,6 +57,21 @@ class Period(msgspec.Struct, frozen=True):
         return duration(max(self.period_s * share, self.window_min_s))
 
 
+def selected(name: str, *conditions: str) -> str:
+    """Series of a metric of the catalogue in the scope of the rules."""
+    return f"{metric(name)}{{{','.join((SCOPE, *conditions))}}}"
+
+
+def recorded(record: str, slo: str) -> str:
+    """A recorded series of one objective in the scope of the rules."""
+    return f'{record}{{{SCOPE},sloth_slo="{slo}"}}'
+
+
+def of_slo(slo: str) -> str:
+    """The condition on the label of an objective's metrics."""
+    return f'{label(names.ATTR_SLO)}="{slo}"'
+
+
 def duration(seconds: float) -> str:
     """Whole hours, minutes or seconds, the largest that is exact."""
     whole = round(seconds)
@@ -80,13 +99,17 @@ def recording_rules(slo: str, period: Period) -> list[Rule]:
         }
         for window in windows
     ]
-    target = f'max by ({RUN}) ({metric(names.METRIC_SLO_TARGET)}{{{label(names.ATTR_SLO)}="{slo}"}})'
-    seen = f'max by ({RUN}) ({metric(names.METRIC_SLO_COVERAGE)}{{{label(names.ATTR_SLO)}="{slo}"}})'
+    target = f"max by ({OF_RUN}) ({selected(names.METRIC_SLO_TARGET, of_slo(slo))})"
+    seen = f"max by ({OF_RUN}) ({selected(names.METRIC_SLO_COVERAGE, of_slo(slo))})"
     shortest, whole = windows[0], windows[-1]
-    budget = f'slo:error_budget:ratio{{sloth_slo="{slo}"}}'
+    budget = recorded("slo:error_budget:ratio", slo)
+    errors = {
+        window: f"max by ({OF_RUN}) ({recorded(f'slo:sli_error:ratio_rate{window}', slo)})"
+        for window in (shortest, whole)
+    }
     burn = {
-        "slo:current_burn_rate:ratio": f'max by ({RUN}) (slo:sli_error:ratio_rate{shortest}{{sloth_slo="{slo}"}})',
-        "slo:period_burn_rate:ratio": f'max by ({RUN}) (slo:sli_error:ratio_rate{whole}{{sloth_slo="{slo}"}})',
+        "slo:current_burn_rate:ratio": errors[shortest],
+        "slo:period_burn_rate:ratio": errors[whole],
     }
     rules += [
         {"record": "slo:objective:ratio", "expr": target, "labels": labels},
@@ -97,28 +120,28 @@ def recording_rules(slo: str, period: Period) -> list[Rule]:
         },
         {
             "record": "slo:time_period:days",
-            "expr": f"vector({period.period_s / 86400:.6g})",
+            # By run as every other series: two releases that record it do not record the same series.
+            "expr": f"0 * {target} + {period.period_s / 86400:.6g}",
             "labels": labels,
         },
         *(
             {
                 "record": record,
-                "expr": f"clamp_max({ratio} / on ({RUN}) {budget}, {BURN_MAX:g})",
+                "expr": f"clamp_max({ratio} / on ({OF_RUN}) {budget}, {BURN_MAX:g})",
                 "labels": labels,
             }
             for record, ratio in burn.items()
         ),
         {
             "record": "slo:period_error_budget_remaining:ratio",
-            "expr": f'1 - slo:period_burn_rate:ratio{{sloth_slo="{slo}"}}',
+            "expr": f"1 - {recorded('slo:period_burn_rate:ratio', slo)}",
             "labels": labels,
         },
         {
             # As `tidegate slo` reports it: unobserved time counts as good, so the first bad second of a run does not
             # spend the budget.
             "record": "tidegate:slo_budget_left:ratio",
-            "expr": f'1 - clamp_max(max by ({RUN}) (slo:sli_error:ratio_rate{whole}{{sloth_slo="{slo}"}})'
-            f" / on ({RUN}) {budget} * on ({RUN}) {seen}, {BURN_MAX:g})",
+            "expr": f"1 - clamp_max({errors[whole]} / on ({OF_RUN}) {budget} * on ({OF_RUN}) {seen}, {BURN_MAX:g})",
             "labels": labels,
         },
     ]
@@ -127,12 +150,14 @@ def recording_rules(slo: str, period: Period) -> list[Rule]:
 
 def error_ratio(slo: str, window: str) -> str:
     """Share of bad observations over a window; no series where there was no observation."""
-    name = label(names.ATTR_SLO)
-    bad = f'{EVENTS}{{{name}="{slo}",{label(names.ATTR_SLO_RESULT)}="bad"}}'
+    every = selected(names.METRIC_SLO_EVENTS, of_slo(slo))
     return (
-        f"sum by ({RUN}) (rate({bad}[{window}]))"
-        f' / (sum by ({RUN}) (rate({EVENTS}{{{name}="{slo}"}}[{window}])) > 0)'
+        f"sum by ({OF_RUN}) (rate({_bad(slo)}[{window}])) / (sum by ({OF_RUN}) (rate({every}[{window}])) > 0)"
     )
+
+
+def _bad(slo: str) -> str:
+    return selected(names.METRIC_SLO_EVENTS, of_slo(slo), f'{label(names.ATTR_SLO_RESULT)}="bad"')
 
 
 def alert_expressions(slo: str, period: Period) -> dict[str, str]:
@@ -140,11 +165,12 @@ def alert_expressions(slo: str, period: Period) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     for each in BURN_WINDOWS:
         long, short = period.window(each.long_share), period.window(each.short_share)
-        threshold = f'on ({RUN}) group_left () {each.factor:g} * slo:error_budget:ratio{{sloth_slo="{slo}"}}'
-        bad = f'{EVENTS}{{{label(names.ATTR_SLO)}="{slo}",{label(names.ATTR_SLO_RESULT)}="bad"}}'
+        budget = recorded("slo:error_budget:ratio", slo)
+        threshold = f"on ({OF_RUN}) group_left () {each.factor:g} * {budget}"
+        in_short, in_long = (recorded(f"slo:sli_error:ratio_rate{window}", slo) for window in (short, long))
         found.setdefault(each.severity, []).append(
-            f'(max by ({RUN}) (slo:sli_error:ratio_rate{short}{{sloth_slo="{slo}"}} > {threshold})\n'
-            f'and max by ({RUN}) (slo:sli_error:ratio_rate{long}{{sloth_slo="{slo}"}} > {threshold})\n'
-            f"and sum by ({RUN}) (increase({bad}[{long}])) > {ALERT_BAD_MIN - 0.5:g})"
+            f"(max by ({OF_RUN}) ({in_short} > {threshold})\n"
+            f"and max by ({OF_RUN}) ({in_long} > {threshold})\n"
+            f"and sum by ({OF_RUN}) (increase({_bad(slo)}[{long}])) > {ALERT_BAD_MIN - 0.5:g})"
         )
     return {severity: "\nor\n".join(parts) for severity, parts in found.items()}

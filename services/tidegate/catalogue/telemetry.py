@@ -22,6 +22,9 @@ SPAN_SEND_TRAJECTORIES = "send TRAJECTORIES"
 
 # Attribute keys shared by spans and metrics.
 ATTR_RUN = "tidegate.run.id"
+# Not OpenTelemetry's k8s.namespace.name: under this name kube-state-metrics, the kubelet, prometheus-operator and
+# Alertmanager's routes know it. A run id is unique within a namespace.
+ATTR_NAMESPACE = "namespace"
 ATTR_ENV = "tidegate.env.id"
 ATTR_TRAJECTORY = "tidegate.trajectory.id"
 ATTR_TASK = "tidegate.task.id"

@@ -33,7 +33,12 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from tidegate.catalogue.telemetry import ATTR_RUN, METRIC_TRACE_DEFERRED, METRIC_TRACE_SUPPRESSED
+from tidegate.catalogue.telemetry import (
+    ATTR_NAMESPACE,
+    ATTR_RUN,
+    METRIC_TRACE_DEFERRED,
+    METRIC_TRACE_SUPPRESSED,
+)
 from tidegate.runtime.board_metrics import readings
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry_metrics import Metric, MetricTable, Series
@@ -113,7 +118,6 @@ class OtlpExporter:
             OTLPMetricExporter(endpoint=endpoint, insecure=insecure, timeout=EXPORT_TIMEOUT_S),
             self._table,
             resource=self._resource,
-            run=run,
             period_s=metric_period_s,
             board=board,
         )
@@ -205,7 +209,6 @@ class _MetricLoop:
         table: MetricTable,
         *,
         resource: Resource,
-        run: str,
         period_s: float,
         board: StatsBoard | None,
     ) -> None:
@@ -213,7 +216,7 @@ class _MetricLoop:
         self._table = table
         self._board_table = MetricTable()
         self._resource = resource
-        self._run = run
+        self._source = metric_labels(resource)
         self._period_s = period_s
         self._board = board
         self._scope = InstrumentationScope("tidegate")
@@ -312,22 +315,37 @@ class _MetricLoop:
         )
 
     def _labels(self, series: Series) -> dict[str, str | int | float | bool]:
-        return {ATTR_RUN: self._run, **dict(series.labels)}
+        return {**self._source, **dict(series.labels)}
 
 
 def resource_of(*, service: str, instance: str, run: str) -> Resource:
-    """The source of telemetry: the service, its instance (a pod's uid where there is one), and its location."""
+    """The source of telemetry: the service, its instance (a pod's name where there is one), and its location.
+
+    The name, which legends show, and not the uid: a pod of a StatefulSet continues its series after a restart. It is
+    unique within the namespace, which every metric carries (issue 18).
+    """
     pod = {key: os.environ[name] for key, name in _POD.items() if os.environ.get(name)}
     return Resource.create(
         {
             "service.namespace": "tidegate",
             "service.name": f"tidegate-{service}",
             "service.version": version("tidegate"),
-            "service.instance.id": pod.get("k8s.pod.uid", instance),
+            "service.instance.id": pod.get("k8s.pod.name", instance),
             ATTR_RUN: run,
             **pod,
         }
     )
+
+
+def metric_labels(resource: Resource) -> dict[str, str]:
+    """What every data point carries: the run, and in a cluster its namespace, without which a run id is not unique.
+
+    Resource attributes reach Prometheus only where a collector promotes them (issue 18).
+    """
+    found = {ATTR_RUN: str(resource.attributes[ATTR_RUN])}
+    if namespace := resource.attributes.get("k8s.namespace.name"):
+        found[ATTR_NAMESPACE] = str(namespace)
+    return found
 
 
 def _span_context(trace_parent: str) -> SpanContext:

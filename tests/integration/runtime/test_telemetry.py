@@ -180,9 +180,22 @@ def test_pod_identifies_itself_in_resource_attributes(monkeypatch: pytest.Monkey
     monkeypatch.setenv("TIDEGATE_POD_NAME", "run-actor-7f9")
     found = resource_of(service="actor", instance="actor-0", run="test-run").attributes
     assert found["service.name"] == "tidegate-actor"
-    assert found["service.instance.id"] == "0c5d"
-    assert found["k8s.pod.name"] == "run-actor-7f9"
+    # Legends show it, so the pod's name and not its uid.
+    assert found["service.instance.id"] == "run-actor-7f9"
+    assert found["k8s.pod.uid"] == "0c5d"
     assert "k8s.node.name" not in found
+
+
+def test_metrics_of_a_pod_carry_its_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run id is unique within a namespace only."""
+    monkeypatch.setenv("TIDEGATE_NAMESPACE", "team-a")
+    with otlp_sink() as sink:
+        telemetry = opened(sink.endpoint)
+        telemetry.count(METRIC_CONSUMED, 3)
+        telemetry.close()
+    [counted] = sink.metric(METRIC_CONSUMED).sum.data_points
+    labels = {item.key: item.value.string_value for item in counted.attributes}
+    assert labels == {"tidegate.run.id": "test-run", "namespace": "team-a"}
 
 
 def test_counters_histograms_and_gauges_arrive_with_their_run() -> None:

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -12,7 +13,9 @@ from tidegate.catalogue.services import INSTRUMENTS
 from tidegate.catalogue.telemetry import METRIC_AGE, METRIC_SLO_TARGET, METRIC_WEIGHTS_BYTES
 from tidegate.core.slo_catalogue import SlosConfig, declared
 from tools.monitoring.boards import BOARDS
+from tools.monitoring.dashboards import panel_ids, rendered
 from tools.monitoring.generate import DASHBOARDS, ROOT, RULES, RUNBOOKS, differences
+from tools.monitoring.panels import Board, Panel, Row
 from tools.monitoring.prometheus_names import label, metric, series_names
 from tools.monitoring.rule_files import DEFAULT_PERIOD, INDEX, rule_files, runbook_pages
 from tools.monitoring.slo_rules import BURN_WINDOWS, SLO_NAMES, Period, duration
@@ -122,13 +125,100 @@ def test_dashboards_have_their_own_address_and_ask_the_chosen_source() -> None:
         found = json.loads(path.read_text())
         uids.add(found["uid"])
         assert Path(path).stem == found["uid"]
-        assert {"datasource", "run"} <= {variable["name"] for variable in found["templating"]["list"]}
+        assert {"datasource", "namespace", "run"} <= {
+            variable["name"] for variable in found["templating"]["list"]
+        }
         panels = [panel for panel in found["panels"] if panel["type"] != "row"]
         assert panels
         for panel in panels:
             assert panel["datasource"]["uid"] == "${datasource}"
             assert all(target["expr"] for target in panel["targets"])
     assert len(uids) == len(files)
+
+
+def panels_of(board: Board) -> list[Panel]:
+    """Every panel of a dashboard."""
+    return [panel for row in board.rows for panel in row.panels]
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
+def test_every_panel_says_what_it_shows_and_in_which_unit(board: Board) -> None:
+    for panel in json.loads(rendered(board))["panels"]:
+        if panel["type"] == "row":
+            continue
+        # What it shows, what is normal or when to act.
+        assert panel["description"].count(".") >= 2, panel["title"]
+        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        if panel["type"] == "heatmap":
+            assert panel["options"]["yAxis"]["unit"], panel["title"]
+            assert panel["options"]["cellValues"]["unit"], panel["title"]
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
+def test_every_panel_has_an_id_of_its_own(board: Board) -> None:
+    ids = [panel["id"] for panel in json.loads(rendered(board))["panels"]]
+    assert all(isinstance(each, int) and each > 0 for each in ids)
+    assert len(set(ids)) == len(ids)
+
+
+def test_ids_stay_when_other_panels_come_and_go() -> None:
+    board = next(board for board in BOARDS if board.uid == "tidegate-slo")
+    assert panel_ids(board)["Budgets", "Budget left"] == 452439
+    shorter = msgspec.structs.replace(board, rows=board.rows[1:])
+    kept = panel_ids(shorter)
+    assert kept
+    assert kept.items() <= panel_ids(board).items()
+
+
+def test_two_panels_with_one_title_in_a_row_are_refused() -> None:
+    board = BOARDS[0]
+    (panel, *_) = panels_of(board)
+    twice = msgspec.structs.replace(board, rows=(Row("Twice", (panel, panel)),))
+    with pytest.raises(ValueError, match="the same id"):
+        panel_ids(twice)
+
+
+@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
+def test_panels_aggregate_by_run_and_never_across_runs(board: Board) -> None:
+    for panel in panels_of(board):
+        for query in panel.queries:
+            if panel.kind == "heatmap":
+                continue  # repeated for each run
+            assert not re.search(r"\b(sum|max|min|count|avg|group) ?\(", query.expr), query.expr
+            for labels in re.findall(r"\bby \(([^)]*)\)", query.expr):
+                assert {"namespace", "tidegate_run_id"} <= set(labels.split(", ")), query.expr
+
+
+def test_a_heatmap_shows_one_run_and_is_repeated_for_each() -> None:
+    shown = [
+        panel
+        for board in BOARDS
+        for panel in json.loads(rendered(board))["panels"]
+        if panel["type"] == "heatmap"
+    ]
+    assert shown
+    assert {panel["repeat"] for panel in shown} == {"run"}
+
+
+def test_legends_name_the_run_and_no_uid() -> None:
+    for board in BOARDS:
+        for panel in json.loads(rendered(board))["panels"]:
+            for target in panel.get("targets", []):
+                assert panel["type"] == "heatmap" or target["legendFormat"].endswith(
+                    "{{namespace}}/{{tidegate_run_id}}"
+                )
+
+
+def test_a_run_in_the_table_of_runs_leads_to_its_own_dashboard() -> None:
+    (board,) = [board for board in BOARDS if board.uid == "tidegate-runs"]
+    (shown,) = [panel for panel in json.loads(rendered(board))["panels"] if panel["type"] == "table"]
+    (url,) = re.findall(r'"url": "([^"]*)"', json.dumps(shown["fieldConfig"]["overrides"]))
+    assert url.startswith("/d/tidegate-slo?")
+    assert "var-namespace=${__data.fields.namespace}" in url
+    assert "var-run=${__data.fields.run}" in url
+    # A column for each query: Grafana names their values by the query's letter.
+    renamed = shown["transformations"][1]["options"]["renameByName"]
+    assert {f"Value #{target['refId']}" for target in shown["targets"]} <= set(renamed)
 
 
 def test_labels_read_with_underscores() -> None:
