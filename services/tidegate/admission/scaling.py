@@ -71,6 +71,11 @@ class Scaling:
         self.changed = asyncio.Event()
 
     @property
+    def run_file(self) -> ScalingConfig:
+        """The run file's section, as it is without overrides."""
+        return self._config
+
+    @property
     def config(self) -> ScalingConfig:
         """The run file's section with the overrides applied; declared bounds stay inside the run file's.
 

@@ -201,6 +201,8 @@ async def test_training_run_is_observed_applied_and_reported(
     ("spec", "why"),
     [
         ({"actors": {"min": 5, "max": 2}}, "min is above max"),
+        ({"actors": {"replicas": 500, "max": 3, "scaling": {"mode": "controller"}}}, "replicas is above max"),
+        ({"actors": {"replicas": 1, "min": 2, "scaling": {"mode": "controller"}}}, "replicas is below min"),
         ({"actors": {"replicas": 3}}, "scaling.mode controller only"),
         ({"actors": {"replicas": 3, "scaling": {"mode": "advise"}}}, "scaling.mode controller only"),
         ({"actors": {"scaling": {"mode": "autopilot"}}}, "Unsupported value"),

@@ -317,7 +317,8 @@ async def test_training_run_suspends_narrows_and_releases(
         assert status["staleness"]["budget"] == 2
         assert status["actors"]["selector"].startswith("app.kubernetes.io/component=actor")
         assert api.conditions("t")["LearnerAvailable"] == ("True", "Reporting")
-        await until(lambda: {"AdmissionResumed", "Scaled"} <= set(api.reasons()))
+        await until(lambda: condition(api, "Accepted") == ("False", "BeyondRunFile"))
+        await until(lambda: {"AdmissionResumed", "Scaled", "BeyondRunFile"} <= set(api.reasons()))
         api.training_run("t", stop={"maxVersions": 10})
         assert "complete" in await eventually(paused=True, max_lag=2)
         await until(lambda: api.status("t").get("phase") == "Completed")

@@ -19,7 +19,13 @@ from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
 from tidegate.admission.kubernetes.pod_costs import CostPatch, rank
 from tidegate.admission.kubernetes.reporting import StatusReporter
 from tidegate.admission.kubernetes.scalers import KnownScale, conflicting, observe_scale
-from tidegate.admission.kubernetes.training_run import RunSnapshot, TrainingRun, is_completed, overrides_of
+from tidegate.admission.kubernetes.training_run import (
+    RunSnapshot,
+    TrainingRun,
+    beyond_run_file,
+    is_completed,
+    overrides_of,
+)
 from tidegate.admission.loops import Admission
 from tidegate.admission.scaling import NO_OVERRIDES, ClusterView
 from tidegate.admission.state_file import StateFile
@@ -323,8 +329,7 @@ class ClusterLoop:
         admission, scaling = self._admission, self._admission.scaling
         diagnosis, signals = admission.diagnosis()
         learner = next(iter(admission.reports("learner")), None)
-        values = learner.values if learner is not None else {}
-        labels = learner.labels if learner is not None else {}
+        values, labels = (learner.values, learner.labels) if learner is not None else ({}, {})
         run = self._run
         return RunSnapshot(
             signals=signals,
@@ -343,6 +348,7 @@ class ClusterLoop:
             scale_owner=self._scale_seen.by,
             conflicts=self._conflicts,
             denied=self._failures.get("patch the scale", ""),
+            beyond=beyond_run_file(run, self._context.settings.staleness.max_lag, scaling.run_file),
             completed=run is not None and is_completed(run, version_step=self._step or 0),
         )
 

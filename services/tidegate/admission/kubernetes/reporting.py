@@ -29,6 +29,7 @@ NAMED: dict[tuple[str, str], tuple[str, bool]] = {
     ("Suspended", "True"): ("AdmissionPaused", False),
     ("Suspended", "False"): ("AdmissionResumed", False),
     ("Completed", "True"): ("Completed", False),
+    ("Accepted", "False"): ("BeyondRunFile", True),
 }
 
 

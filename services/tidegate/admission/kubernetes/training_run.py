@@ -13,7 +13,7 @@ from tidegate.admission.kubernetes.objects import Meta
 from tidegate.admission.scaling import NO_OVERRIDES, Overrides
 from tidegate.core.admission import Limits
 from tidegate.core.balance import Signals
-from tidegate.core.scaling import Mode, Recommendation
+from tidegate.core.scaling import Mode, Recommendation, ScalingConfig
 from tidegate.core.slo import Verdict
 
 GROUP, VERSION, PLURAL, KIND = "tidegate.dev", "v1alpha1", "trainingruns", "TrainingRun"
@@ -86,7 +86,8 @@ class RunSnapshot(msgspec.Struct, frozen=True):
     """The state of the run from which status and conditions are derived.
 
     ``replicas`` wanted, None while no Deployment can be read; ``ready`` and ``draining`` pods. ``conflicts``:
-    autoscalers of the same Deployment. ``denied``: why the API server denies scaling, "" while it does not.
+    autoscalers of the same Deployment. ``denied``: why the API server denies scaling, "" while it does not. ``beyond``:
+    what the spec asks for and the run file does not allow, a sentence each.
     """
 
     signals: Signals
@@ -105,6 +106,7 @@ class RunSnapshot(msgspec.Struct, frozen=True):
     scale_owner: str = ""
     conflicts: tuple[str, ...] = ()
     denied: str = ""
+    beyond: tuple[str, ...] = ()
     completed: bool = False
 
 
@@ -126,6 +128,29 @@ def overrides_of(run: TrainingRun | None, *, version_step: int) -> Overrides:
         max_replicas=spec.actors.max,
         replicas=spec.actors.replicas,
     )
+
+
+def beyond_run_file(run: TrainingRun | None, max_lag: int, scaling: ScalingConfig) -> tuple[str, ...]:
+    """What a spec asks for beyond the run file (``max_lag``, ``scaling``), and what is in force instead."""
+    if run is None:
+        return ()
+    asked, found = run.spec.actors, list[str]()
+    lag = run.spec.objective.max_staleness_versions
+    if lag is not None and lag > max_lag:
+        found.append(
+            f"objective.maxStalenessVersions {lag} is above the run file's staleness.max_lag: {max_lag} is in force"
+        )
+    most = scaling.max_replicas
+    if asked.max is not None and asked.max > most:
+        found.append(f"actors.max {asked.max} is above admission.scaling.max_replicas: {most} is in force")
+    high = most if asked.max is None else min(asked.max, most)
+    if asked.min is not None and asked.min > high:
+        found.append(f"actors.min {asked.min} is above the most actors: {high} is in force")
+    low = min(scaling.min_replicas if asked.min is None else asked.min, high)
+    if asked.replicas is not None and not low <= asked.replicas <= high:
+        nearest = max(low, min(asked.replicas, high))
+        found.append(f"actors.replicas {asked.replicas} is outside of {low} to {high}: {nearest} is in force")
+    return tuple(found)
 
 
 def is_completed(run: TrainingRun, *, version_step: int) -> bool:
@@ -184,6 +209,12 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
         ),
         _condition(
             "Completed", is_true=snapshot.completed, reason="MaxVersions" if snapshot.completed else "Running"
+        ),
+        _condition(
+            "Accepted",
+            is_true=not snapshot.beyond,
+            reason="BeyondRunFile" if snapshot.beyond else "WithinRunFile",
+            message="; ".join(snapshot.beyond),
         ),
     ]
 

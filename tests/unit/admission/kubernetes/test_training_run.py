@@ -17,6 +17,7 @@ from tidegate.admission.kubernetes.training_run import (
     RunStop,
     ScalingSpec,
     TrainingRun,
+    beyond_run_file,
     conditions_of,
     overrides_of,
     phase_of,
@@ -190,7 +191,58 @@ def test_what_is_written_is_what_the_definition_knows() -> None:
     spec = RunSpec(actors=ActorsSpec(replicas=1, min=1, max=2), objective=RunObjective(1), stop=RunStop(1))
     _check(msgspec.to_builtins(spec), known["spec"], "spec")
     named = {column["name"] for column in version["additionalPrinterColumns"]}
-    assert named == {"Phase", "Version", "P95Stale", "Budget", "Ready", "Desired", "Owner", "Age"}
+    assert named == {"Phase", "Version", "P95Stale", "Budget", "Ready", "Desired", "Accepted", "Owner", "Age"}
+
+
+def test_training_run_that_no_release_reads_says_so_from_the_start() -> None:
+    text = (ROOT / "helm/tidegate/crds/trainingruns.yaml").read_text(encoding="utf-8")
+    (version,) = yaml.safe_load(text)["spec"]["versions"]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]
+    _check(status["default"], status, "status")
+    (waiting,) = msgspec.convert(status["default"], RunStatus).conditions
+    assert (waiting.type, waiting.status, waiting.reason) == ("Accepted", "Unknown", "NoRelease")
+    assert "crd.enabled" in waiting.message
+    run = TrainingRun(Meta(name="t"), status=RunStatus([waiting]))
+    written = cast("Any", status_of(run, WORKING, conditions_of(WORKING), wall_s=1_700_000_000.0))
+    (accepted,) = (each for each in written["conditions"] if each["type"] == "Accepted")
+    assert (accepted["status"], accepted["reason"]) == ("True", "WithinRunFile")
+    assert accepted["lastTransitionTime"] == "2023-11-14T22:13:20Z"
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentences"),
+    [
+        (RunSpec(), []),
+        (RunSpec(objective=RunObjective(4), actors=ActorsSpec(min=0, max=8, replicas=8)), []),
+        (RunSpec(objective=RunObjective(99)), ["maxStalenessVersions 99 is above", "4 is in force"]),
+        (RunSpec(actors=ActorsSpec(max=20)), ["actors.max 20 is above", "8 is in force"]),
+        (RunSpec(actors=ActorsSpec(min=9)), ["actors.min 9 is above the most actors: 8 is in force"]),
+        (
+            RunSpec(actors=ActorsSpec(replicas=500, max=3)),
+            ["replicas 500 is outside of 2 to 3: 3 is in force"],
+        ),
+        (RunSpec(actors=ActorsSpec(replicas=1)), ["replicas 1 is outside of 2 to 8: 2 is in force"]),
+        (
+            RunSpec(objective=RunObjective(5), actors=ActorsSpec(max=20, replicas=30)),
+            ["maxStalenessVersions 5", "actors.max 20", "actors.replicas 30 is outside of 2 to 8"],
+        ),
+    ],
+)
+def test_spec_beyond_the_run_file_is_told_with_what_is_in_force(spec: RunSpec, sentences: list[str]) -> None:
+    scaling = ScalingConfig(min_replicas=2, max_replicas=8)
+    beyond = beyond_run_file(TrainingRun(Meta(name="t"), spec), 4, scaling)
+    moment = msgspec.structs.replace(WORKING, beyond=beyond)
+    (accepted,) = (each for each in conditions_of(moment) if each.type == "Accepted")
+    assert accepted.status == ("False" if sentences else "True")
+    assert accepted.reason == ("BeyondRunFile" if sentences else "WithinRunFile")
+    assert all(sentence in accepted.message for sentence in sentences)
+    # What is said to be in force is what scaling does.
+    steered = Scaling(scaling)
+    steered.cluster = ClusterView(overrides=overrides_of(TrainingRun(Meta(name="t"), spec), version_step=0))
+    if any("actors.max" in sentence for sentence in sentences):
+        assert steered.config.max_replicas == 8
+    if spec.actors.replicas is not None and sentences:
+        assert f"{steered.config.clamp(spec.actors.replicas)} is in force" in accepted.message
 
 
 def _check(value: Any, schema: dict[str, Any], where: str) -> None:
