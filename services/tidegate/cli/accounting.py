@@ -80,7 +80,6 @@ def read_accounting(folder: Path) -> RunAccounting:
         ledger,
         unknown=len(in_ledger - admitted),
         awaiting=len(admitted - in_ledger),
-        max_lag=record.max_lag_ever,
         learner=learner,
     )
     return RunAccounting(journal=journal, ledger=ledger, audit=audit)

@@ -21,7 +21,8 @@ def lines_of(audit: Audit) -> list[AuditLine]:
         AuditLine(
             "trained",
             audit.trained,
-            f"highest lag {audit.max_lag_trained} of max_lag {audit.max_lag}",
+            f"highest lag {audit.max_lag_trained}"
+            + ("" if audit.max_lag is None else f", widest budget max_lag {audit.max_lag}"),
             is_part=True,
         ),
         *(
@@ -35,6 +36,14 @@ def lines_of(audit: Audit) -> list[AuditLine]:
             is_part=True,
         ),
         AuditLine("trained twice", audit.trained_twice, "in the surviving lineage; must be 0"),
+        AuditLine(
+            "over budget", audit.over_budget, "beyond the max_lag in force when they were judged; must be 0"
+        ),
+        *(
+            [AuditLine("budget unknown", audit.unnoted, "uses that the ledger has no budget of; not judged")]
+            if audit.unnoted
+            else []
+        ),
         AuditLine("duplicates", audit.duplicates, "arrived again, or after their end; ignored"),
         AuditLine("quarantined", audit.quarantined),
         AuditLine("revived", audit.revived, "trained in a lineage that a restore abandoned"),

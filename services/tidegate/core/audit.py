@@ -43,6 +43,20 @@ class ReplayTotals(msgspec.Struct, frozen=True):
     priorities_ignored: int = 0
 
 
+class BudgetTotals(msgspec.Struct, frozen=True):
+    """The ledger's lags against the staleness budget in force when each was judged (I1), counted by an audit.
+
+    ``over``: uses of trajectories, and sampled batches, with a lag above their budget; ``worst`` says one of them.
+    ``unnoted``: uses whose budget the ledger does not say, because an older program trained them or a power cut took
+    it; they are judged by none. ``widest``: the largest ``max_lag`` (versions) that an update was judged by.
+    """
+
+    over: int = 0
+    unnoted: int = 0
+    widest: int | None = None
+    worst: str = ""
+
+
 class LearnerTotals(msgspec.Struct, frozen=True):
     """The learner's side of replay, from its newest checkpoint: the units it had drawn before it updated ``version``.
 
@@ -71,6 +85,7 @@ class LedgerTotals(msgspec.Struct, frozen=True):
     trained_by_lag: dict[int, int] = {}
     revived: int = 0
     replay: ReplayTotals | None = None
+    budgets: BudgetTotals = BudgetTotals()
 
     def total_dropped(self) -> int:
         """Trajectories dropped for any reason."""
@@ -87,6 +102,8 @@ class Audit(msgspec.Struct, frozen=True):
     ``in_flight`` counts what is admitted and not terminal: ``awaiting`` (no row in the ledger yet: queued, being
     rolled out or scored), ``available`` and ``leased``. ``duplicates`` arrived when they had arrived or ended before (a
     task that was retired is still delivered) and changed nothing. ``unknown`` are ledger rows without an admission.
+    ``max_lag``: the widest budget that an update was judged by (versions); ``over_budget`` and ``unnoted``: see
+    ``BudgetTotals``.
     ``replay`` and ``learner``: the two sides of the second entry; None without replay, or before the first checkpoint.
     """
 
@@ -105,6 +122,8 @@ class Audit(msgspec.Struct, frozen=True):
     unknown: int
     revived: int
     max_lag: int | None = None
+    over_budget: int = 0
+    unnoted: int = 0
     problems: list[str] = []
     replay: ReplayTotals | None = None
     learner: LearnerTotals | None = None
@@ -116,15 +135,14 @@ def reconcile(
     *,
     unknown: int,
     awaiting: int,
-    max_lag: int | None = None,
     learner: LearnerTotals | None = None,
 ) -> Audit:
     """Reconcile the journal with the ledger.
 
     ``awaiting`` and ``unknown`` are counted by id, not by subtraction: admitted ids without a ledger row, and ledger
     rows without an admitted id. Accounting balances when every admitted trajectory is found exactly once, nothing was
-    trained twice, and no gradient overshot ``max_lag``. With replay a second entry has to agree: the units that the
-    ledger counted as used with the samples that the ``learner`` counted itself.
+    trained twice, and no gradient overshot the ``max_lag`` in force when it was judged. With replay a second entry has
+    to agree: the units that the ledger counted as used with the samples that the ``learner`` counted itself.
     """
     problems: list[str] = []
     accounted = ledger.rows() - unknown + awaiting
@@ -134,8 +152,11 @@ def reconcile(
         problems.append(f"the ledger holds {unknown} trajectories that were never admitted")
     if ledger.trained_twice:
         problems.append(f"{ledger.trained_twice} trajectories were trained more often than allowed")
-    if max_lag is not None and ledger.max_lag_trained > max_lag:
-        problems.append(f"a gradient used a lag of {ledger.max_lag_trained}, above max_lag {max_lag}")
+    if ledger.budgets.over:
+        problems.append(
+            f"{ledger.budgets.over} uses were beyond the staleness budget in force when they were judged:"
+            f" {ledger.budgets.worst}"
+        )
     if ledger.replay is not None:
         problems += replay_problems(ledger.replay, learner)
     return Audit(
@@ -153,7 +174,9 @@ def reconcile(
         quarantined=ledger.quarantined,
         unknown=unknown,
         revived=ledger.revived,
-        max_lag=max_lag,
+        max_lag=ledger.budgets.widest,
+        over_budget=ledger.budgets.over,
+        unnoted=ledger.budgets.unnoted,
         problems=problems,
         replay=ledger.replay,
         learner=None if ledger.replay is None else learner,

@@ -15,7 +15,6 @@ from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.overrides import parse_yaml
 from tidegate.launch.run_record import FORMAT, RunRecord
-from tidegate.runtime.config import StalenessConfig
 
 CLUSTER_FILE, RUN_FILE = "cluster.yaml", "run.yaml"
 # Where a pod's tools find the two files.
@@ -65,7 +64,6 @@ def read_cluster(folder: Path) -> RunRecord:
     document = _read_yaml(folder / RUN_FILE)
     try:
         cluster = msgspec.convert(_read_yaml(folder / CLUSTER_FILE), ClusterFile)
-        staleness = msgspec.convert(document.get("staleness", {}), StalenessConfig)
     except msgspec.ValidationError as error:
         raise ConfigError(
             f"The files in {folder} do not describe a run",
@@ -84,7 +82,6 @@ def read_cluster(folder: Path) -> RunRecord:
             password=os.environ.get(PASSWORD_VARIABLE, ""),
         ),
         addresses=cluster.addresses,
-        max_lag_ever=staleness.max_lag,
         cluster=True,
         stream_copies=cluster.stream_copies,
     )

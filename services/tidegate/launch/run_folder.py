@@ -93,7 +93,6 @@ def new_record(plan: RunPlan) -> RunRecord:
         run_file=plan.document(),
         broker=BrokerEndpoint(port=broker_port or ports[-1]),
         addresses=_addresses(plan, ports),
-        max_lag_ever=plan.file.staleness.max_lag,
         task_secret=secrets.token_hex(16),
         call_secret=secrets.token_hex(16),
     )
@@ -133,7 +132,6 @@ def resumed_record(folder: Path, plan: RunPlan) -> RunRecord:
         forked_from=old.forked_from,
         task_secret=old.task_secret or fresh.task_secret,
         broker=msgspec.structs.replace(fresh.broker, port=old.broker.port) if keeps_port else fresh.broker,
-        max_lag_ever=max(old.max_lag_ever, fresh.max_lag_ever),
     )
 
 

@@ -12,7 +12,6 @@ FORMAT = 1
 class RunRecord(msgspec.Struct, frozen=True):
     """``run.json`` of a run folder, or the same of a run in a cluster.
 
-    ``max_lag_ever`` is the widest budget this folder was ever run with: the bound that the audit checks.
     ``forked_from``: the run and the version that this run began from, empty for a run from scratch.
     ``task_secret``: the secret of its tasks is derived from it (``runtime.task_secret``); empty in a cluster.
     ``call_secret``: the tokens of all roles are derived from it (``runtime.call_credentials``); empty in a cluster.
@@ -25,7 +24,6 @@ class RunRecord(msgspec.Struct, frozen=True):
     run_file: dict[str, Any]
     broker: BrokerEndpoint
     addresses: dict[str, list[str]]
-    max_lag_ever: int
     call_secret: str = ""
     cluster: bool = False
     forked_from: str = ""

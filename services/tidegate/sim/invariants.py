@@ -98,7 +98,6 @@ class InvariantChecker:
             reading.totals(accounting.ledger),
             unknown=len(rows.keys() - admitted),
             awaiting=len(admitted - rows.keys()),
-            max_lag=self._cluster.scenario.max_lag,
         )
         for problem in result.problems:
             self._oracle.violate("I2", f"audit: {problem}")

@@ -9,7 +9,7 @@ from tidegate.core.errors import ConflictError, NotFoundError, RecordError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import DROP_REASONS
 from tidegate.core.staleness import Fresh
-from tidegate.trajectory_store import counts
+from tidegate.trajectory_store import budgets, counts
 from tidegate.trajectory_store.hash_chain import DroppedNote, TrainedNote, note, runs_of, units_note
 from tidegate.trajectory_store.outcome_log import append_outcomes
 from tidegate.trajectory_store.replay.uses import num_units
@@ -26,8 +26,9 @@ BACK_TO_AVAILABLE = (
 def write_lease(db: sqlite3.Connection, lease: BatchLease, *, number: int, now_s: float) -> None:
     """Available rows go to a learner."""
     db.execute(
-        "INSERT INTO batches (number, batch_id, state, lineage, step, learner_id, leased_at_s, num_samples, units)"
-        " VALUES (?, ?, 'leased', ?, ?, ?, ?, ?, ?)",
+        "INSERT INTO batches"
+        " (number, batch_id, state, lineage, step, learner_id, leased_at_s, num_samples, units, budget)"
+        " VALUES (?, ?, 'leased', ?, ?, ?, ?, ?, ?, ?)",
         (
             number,
             lease.batch_id,
@@ -37,6 +38,7 @@ def write_lease(db: sqlite3.Connection, lease: BatchLease, *, number: int, now_s
             now_s,
             num_units(lease.units),
             lease.units or None,
+            lease.max_lag,
         ),
     )
     db.executemany(
@@ -52,13 +54,19 @@ def write_commit(
     version: PolicyVersion,
     verdicts: Mapping[TrajectoryId, Fresh],
     now_s: float,
+    units_lag_max: int = 0,
 ) -> None:
-    """Leased rows were trained at ``version``; ``verdicts`` holds what was measured of each."""
+    """Leased rows were trained at ``version``; ``verdicts`` holds what was measured of each.
+
+    ``units_lag_max``: of a sampled batch, the largest lag of its units.
+    """
+    budgets.note_committed(db, version, lease.max_lag)
     db.execute(
-        "UPDATE batches SET state = 'committed', step = ? WHERE batch_id = ?", (version.step, lease.batch_id)
+        "UPDATE batches SET state = 'committed', step = ?, max_lag = ? WHERE batch_id = ?",
+        (version.step, units_lag_max, lease.batch_id),
     )
     if lease.units:
-        note(db, units_note(lease.batch_id, version, lease.units))
+        note(db, units_note(lease.batch_id, version, lease.units, max_lag=units_lag_max))
     measured = [(candidate.seq, verdicts[candidate.trajectory_id]) for candidate in lease.candidates]
     counts.add_uses(db, version, measured)
     write_trained(db, version, measured, now_s=now_s, is_use=True)
@@ -144,6 +152,7 @@ def write_consumed(
     now_s: float,
 ) -> None:
     """A checkpoint holds an update, so it happened, whatever became of its batch and rows here."""
+    budgets.note_consumed(db, batch_id, version)
     db.execute(
         "INSERT INTO batches (batch_id, state, lineage, step, learner_id, leased_at_s)"
         " VALUES (?, 'committed', ?, ?, ?, ?)"

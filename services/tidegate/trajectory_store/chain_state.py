@@ -12,6 +12,7 @@ from tidegate.core.ids import TrajectoryId
 from tidegate.trajectory_store.hash_chain import (
     FRAME_DIGEST_BYTES,
     ArrivedNote,
+    BudgetNote,
     DroppedNote,
     Entry,
     FoldedNote,
@@ -72,6 +73,7 @@ class ChainState:
         self.uses: dict[tuple[str, int], Uses] = {}
         self.units: dict[str, UnitsNote] = {}
         self.lineages: dict[str, LineageNote] = {}
+        self.budgets: dict[tuple[str, int], int | None] = {}
         self.notes: list[TrainedNote | DroppedNote | None] = [None]
 
     def row(self, seq: int) -> Any:
@@ -117,6 +119,8 @@ class ChainState:
                 self.units[note.batch_id] = note
             case LineageNote():
                 self.lineages[note.name] = note
+            case BudgetNote():
+                self.budgets[note.lineage, note.from_step] = note.max_lag
             case FoldedNote():
                 self.folded = note
 

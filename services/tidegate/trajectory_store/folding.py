@@ -14,9 +14,16 @@ from tidegate.core.errors import ConflictError
 from tidegate.core.ids import LineageName, PolicyVersion, position_of
 from tidegate.core.replay import OPEN_END, Use, overused, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree
-from tidegate.trajectory_store import hash_chain
+from tidegate.trajectory_store import budgets, hash_chain
 from tidegate.trajectory_store.folded_ids import FoldedIds, digest_of_tasks, folded_among, read_folded
-from tidegate.trajectory_store.hash_chain import ArrivedNote, FoldedCount, FoldedNote, LineageNote, note
+from tidegate.trajectory_store.hash_chain import (
+    ArrivedNote,
+    BudgetNote,
+    FoldedCount,
+    FoldedNote,
+    LineageNote,
+    note,
+)
 from tidegate.trajectory_store.restore import checkpoint_of
 from tidegate.wire.clients.trajectory_store import ConsumedBatch
 
@@ -90,7 +97,8 @@ def fold(
     ).fetchone()
     counts, max_lag, trained_twice = _count(db, span, before, surviving_steps(checkpoint, tree))
     ids, num_ids, ids_digest = _write_ids(db, span, ids, before)
-    through_entry, entry_digest, lineages = _remove_entries(db, before, through)
+    over_budget, unnoted = budgets.judge_folding(db, span)
+    through_entry, entry_digest, lineages, noted = _remove_entries(db, before, through)
     frame_id, segment = db.execute(
         "SELECT frame_id, segment FROM frames WHERE frame_id ="
         " (SELECT max(frame_id) FROM trajectories WHERE seq > ? AND seq <= ?)",
@@ -112,6 +120,9 @@ def fold(
         num_ids=num_ids,
         ids_digest=ids_digest,
         lineages=lineages,
+        budgets=noted,
+        over_budget=before.over_budget + over_budget,
+        unnoted=before.unnoted + unnoted,
     )
     note(db, after)
     db.execute("INSERT OR REPLACE INTO folded VALUES (1, ?)", (_encode(after),))
@@ -245,17 +256,22 @@ def _write_ids(
 
 def _remove_entries(
     db: sqlite3.Connection, before: FoldedNote, through: int
-) -> tuple[int, bytes, tuple[LineageNote, ...]]:
-    """Remove the entries before the arrival of the first row that stays: only folded rows are in them."""
-    number, digest, lineages = before.through_entry, before.entry_digest, list(before.lineages)
+) -> tuple[int, bytes, tuple[LineageNote, ...], tuple[BudgetNote, ...]]:
+    """Remove the entries before the arrival of the first row that stays: only folded rows are in them.
+
+    What they say of lineages and budgets is kept.
+    """
+    number, digest = before.through_entry, before.entry_digest
+    lineages, noted = list(before.lineages), list(before.budgets)
     for entry in hash_chain.entries(db):
         notes = entry.notes()
         if any(_last_row(each) > through for each in notes):
             break
         number, digest = entry.number, entry.digest
         lineages += [each for each in notes if isinstance(each, LineageNote)]
+        noted += [each for each in notes if isinstance(each, BudgetNote)]
     db.execute("DELETE FROM chain WHERE number <= ?", (number,))
-    return number, digest, tuple(lineages)
+    return number, digest, tuple(lineages), tuple(noted)
 
 
 def _last_row(found: hash_chain.Note) -> int:

@@ -101,13 +101,17 @@ class RevivedNote(msgspec.Struct, frozen=True, array_like=True, tag="revived"):
 
 
 class UnitsNote(msgspec.Struct, frozen=True, array_like=True, tag="units"):
-    """A sampled batch was committed: how many units it used, and the digest of their list."""
+    """A sampled batch was committed: how many units it used, and the digest of their list.
+
+    ``max_lag``: the largest lag of its units; None in an entry of an older program.
+    """
 
     batch_id: str
     lineage: str
     step: int
     num_units: int
     digest: bytes
+    max_lag: int | None = None
 
 
 class LineageNote(msgspec.Struct, frozen=True, array_like=True, tag="lineage"):
@@ -116,6 +120,14 @@ class LineageNote(msgspec.Struct, frozen=True, array_like=True, tag="lineage"):
     name: str
     parent: str | None
     fork_step: int
+
+
+class BudgetNote(msgspec.Struct, frozen=True, array_like=True, tag="budget"):
+    """From ``from_step`` of a lineage on, updates are judged by ``max_lag`` (see ``budgets``); None: unknown."""
+
+    lineage: str
+    from_step: int
+    max_lag: int | None
 
 
 class FoldedCount(msgspec.Struct, frozen=True, array_like=True):
@@ -136,7 +148,8 @@ class FoldedNote(msgspec.Struct, frozen=True, array_like=True, tag="folded"):
     ``lineage``, ``step``: the checkpoint that no later restore goes behind. ``through_step``: the last update
     that one of them was trained by. ``tasks_digest``: of the table
     ``folded_tasks``. ``num_ids`` and ``ids_digest``: of the table ``folded_ids``, see ``next_id_digest``.
-    ``lineages``: those that removed entries opened.
+    ``lineages``: those that removed entries opened; ``budgets``: those that removed entries noted. ``over_budget``,
+    ``unnoted``: uses whose lag was above their budget, and uses without one.
     """
 
     through_seq: int = 0
@@ -154,6 +167,9 @@ class FoldedNote(msgspec.Struct, frozen=True, array_like=True, tag="folded"):
     num_ids: int = 0
     ids_digest: bytes = GENESIS
     lineages: tuple[LineageNote, ...] = ()
+    budgets: tuple[BudgetNote, ...] = ()
+    over_budget: int = 0
+    unnoted: int = 0
 
 
 Note = (
@@ -164,6 +180,7 @@ Note = (
     | RevivedNote
     | UnitsNote
     | LineageNote
+    | BudgetNote
     | FoldedNote
 )
 
@@ -243,9 +260,11 @@ def provenance_digest(head: bytes) -> bytes:
     return hashlib.blake2b(head, digest_size=PROVENANCE_DIGEST_BYTES).digest()
 
 
-def units_note(batch_id: str, version: PolicyVersion, units: bytes) -> UnitsNote:
+def units_note(batch_id: str, version: PolicyVersion, units: bytes, *, max_lag: int) -> UnitsNote:
     """The note of a sampled batch; ``units``: their list as the ledger keeps it."""
-    return UnitsNote(batch_id, version.lineage, version.step, num_units(units), digest_of_units(units))
+    return UnitsNote(
+        batch_id, version.lineage, version.step, num_units(units), digest_of_units(units), max_lag
+    )
 
 
 def digest_of_units(units: bytes) -> bytes:

@@ -19,7 +19,7 @@ from tidegate.core.batching import Candidate, Drop, drop_group
 from tidegate.core.errors import ConflictError, RecordError, UnknownVersionError
 from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.replay import produced_by, surviving_steps
-from tidegate.core.staleness import Lineage, LineageTree, lag_of
+from tidegate.core.staleness import Lineage, LineageTree, StalenessLimits, lag_of
 from tidegate.trajectory_store import batches, counts, folding, restore
 from tidegate.trajectory_store.batches import check_reasons
 from tidegate.trajectory_store.folded_ids import FoldedIds, folded_among, read_folded
@@ -272,15 +272,17 @@ class Ledger:
         *,
         version: PolicyVersion,
         learner_id: str,
+        limits: StalenessLimits,
         now_s: float,
         units: bytes = b"",
     ) -> BatchLease:
-        """Hand available trajectories to a learner that will update ``version`` with them; ``units``: if sampled."""
+        """Give trajectories inside ``limits`` to a learner that updates ``version`` by them; ``units``: if sampled."""
         lease = BatchLease(
             batch_id=f"{version}#{self._next_batch}",
             version=version,
             learner_id=learner_id,
             candidates=candidates,
+            max_lag=limits.max_lag,
             units=units,
         )
         with transaction(self._db):

@@ -41,10 +41,12 @@ def load_memory(db: sqlite3.Connection) -> LedgerMemory:
             version=PolicyVersion(lineage=LineageName(lineage), step=step),
             learner_id=learner_id,
             candidates=(),
+            max_lag=budget,
             units=units or b"",
         )
-        for batch_id, lineage, step, learner_id, units in db.execute(
-            "SELECT batch_id, lineage, step, learner_id, units FROM batches WHERE state = 'leased' ORDER BY number"
+        for batch_id, lineage, step, learner_id, units, budget in db.execute(
+            "SELECT batch_id, lineage, step, learner_id, units, budget FROM batches"
+            " WHERE state = 'leased' ORDER BY number"
         )
     }
     members: dict[str, list[Candidate]] = {batch_id: [] for batch_id in leased}

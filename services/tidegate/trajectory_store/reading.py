@@ -14,6 +14,7 @@ from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import GroupId, PolicyVersion, RunId, TrajectoryId, task_of
 from tidegate.core.records import StageTiming, Trajectory
 from tidegate.trajectory_store import counts
+from tidegate.trajectory_store.budgets import judge_uses
 from tidegate.trajectory_store.folded_ids import folded_among, folded_names, load_ids
 from tidegate.trajectory_store.memory import load_tree
 from tidegate.trajectory_store.replay.accounting import recount, uses_of
@@ -88,7 +89,7 @@ def _totals(db: sqlite3.Connection, at: PolicyVersion | None) -> LedgerTotals:
     tree = load_tree(db)
     found = counts.count_rows(db).totals(trained_twice=counts.recount_trained_twice(db, tree))
     known = at if at is not None and at.lineage in tree.lineages else None
-    return msgspec.structs.replace(found, replay=recount(db, tree, at=known))
+    return msgspec.structs.replace(found, replay=recount(db, tree, at=known), budgets=judge_uses(db))
 
 
 def ids(path: Path) -> Iterator[TrajectoryId]:

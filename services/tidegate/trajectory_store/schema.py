@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, UnavailableError
-from tidegate.trajectory_store import hash_chain
+from tidegate.trajectory_store import budgets, hash_chain
 from tidegate.trajectory_store.hash_chain import CHAIN_TABLE, FOLDED_TABLES
 
 SCHEMA_VERSION = 5
@@ -24,7 +24,8 @@ PAGE_CACHE_KIB = 4_096
 # `ordinal` counts the same trajectory's earlier ones, so that the few used again are found by index.
 # `outcomes` is pruned, and an entry covers `num_rows` rows from `seq` on.
 # `batches` distinguishes a repeated commit from a late one. Of a sampled one it holds the units, `num_samples` of them,
-# until their uses are folded into `folded_uses` (see `replay.accounting`): `folded` says into which part.
+# until their uses are folded into `folded_uses` (see `replay.accounting`): `folded` says into which part. `budget`: the
+# max_lag that it was leased under (see `budgets`).
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE lineages (
@@ -97,7 +98,8 @@ CREATE TABLE batches (
     num_samples INTEGER NOT NULL DEFAULT 0,
     max_lag INTEGER NOT NULL DEFAULT 0,
     folded INTEGER NOT NULL DEFAULT 0,
-    units BLOB
+    units BLOB,
+    budget INTEGER
 );
 CREATE INDEX batches_with_units ON batches (lineage, step) WHERE units IS NOT NULL;
 CREATE TABLE folded_uses (
@@ -155,7 +157,8 @@ def _create_or_check(connection: sqlite3.Connection, path: Path, *, run_id: str)
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
         with transaction(connection):
-            for statement in (*_TABLES.split(";"), CHAIN_TABLE, *FOLDED_TABLES.split(";")):
+            tables = (*_TABLES.split(";"), CHAIN_TABLE, *FOLDED_TABLES.split(";"), budgets.BUDGETS_TABLE)
+            for statement in tables:
                 connection.execute(statement)
             connection.execute("INSERT INTO meta VALUES ('run_id', ?)", (run_id,))
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -168,6 +171,8 @@ def _create_or_check(connection: sqlite3.Connection, path: Path, *, run_id: str)
             why="trajectories of two runs must not be counted together",
             fix="use the folder of this run, or choose a new one with `--dir`",
         )
+    with transaction(connection):
+        budgets.add_missing(connection)
 
 
 def _check_version(version: int, path: Path) -> None:

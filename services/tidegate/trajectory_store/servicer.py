@@ -364,6 +364,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             replay=None
             if totals.replay is None
             else pb.ReplayTotals(**msgspec.structs.asdict(totals.replay)),
+            budgets=pb.BudgetTotals(**msgspec.structs.asdict(totals.budgets)),
         )
 
     async def GetTrajectory(

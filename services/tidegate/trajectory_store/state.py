@@ -24,13 +24,15 @@ class BatchLease(msgspec.Struct, frozen=True):
     """A batch that a learner holds. It ends with its commit, its release, or the next lineage.
 
     ``units``: of a sampled batch the ids of its units in its order, as ``replay.uses`` encodes them; its ``candidates``
-    are those of its trajectories that no gradient had used.
+    are those of its trajectories that no gradient had used. ``max_lag``: the budget that it was judged by (versions);
+    None where an older program leased it.
     """
 
     batch_id: str
     version: PolicyVersion
     learner_id: str
     candidates: tuple[Candidate, ...]
+    max_lag: int | None = None
     units: bytes = b""
 
 

@@ -261,8 +261,7 @@ class Store:
             )
         self.ledger.check_open(version)
         self.ledger.note_head(version)
-        held = self.ledger.lease_of(learner_id, version)
-        if held is not None:
+        if (held := self.ledger.lease_of(learner_id, version)) is not None:
             again = self._lease_again(held, limits=limits, now_s=now_s)
             if again is not None:
                 return again
@@ -275,7 +274,9 @@ class Store:
                 return None
             frames, lost = self._read(choice.batch)
             if not lost:
-                lease = self.ledger.lease(choice.batch, version=version, learner_id=learner_id, now_s=now_s)
+                lease = self.ledger.lease(
+                    choice.batch, version=version, learner_id=learner_id, limits=limits, now_s=now_s
+                )
                 return batch_of(lease, frames, now_s=now_s)
             self._drop_lost(lost, now_s=now_s)
 

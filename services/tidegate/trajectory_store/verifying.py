@@ -107,6 +107,7 @@ class _Verifier:
         self._verify_uses()
         self._verify_units()
         self._verify_lineages()
+        self._verify_budgets()
         return Verification(
             num_entries=len(digests),
             num_rows=self._num_rows,
@@ -128,6 +129,8 @@ class _Verifier:
         before, first = self._folded.entry_digest, self._folded.through_entry + 1
         for lineage in self._folded.lineages:
             self._expected.lineages[lineage.name] = lineage
+        for budget in self._folded.budgets:
+            self._expected.budgets[budget.lineage, budget.from_step] = budget.max_lag
         for entry in hash_chain.entries(self._db):
             what = f"entry {entry.number} of the chain"
             missing = entry.number - first - len(digests)
@@ -321,8 +324,8 @@ class _Verifier:
     def _verify_units(self) -> None:
         """Of sampled batches; once their units are folded into counts, only their number."""
         known = dict(self._expected.units)
-        for batch_id, num_samples, units in self._db.execute(
-            "SELECT batch_id, num_samples, units FROM batches WHERE state = 'committed' AND num_samples > 0"
+        for batch_id, num_samples, units, max_lag in self._db.execute(
+            "SELECT batch_id, num_samples, units, max_lag FROM batches WHERE state = 'committed' AND num_samples > 0"
         ):
             note = known.pop(batch_id, None)
             what = f"batch {batch_id}"
@@ -334,6 +337,8 @@ class _Verifier:
                 )
             elif units is not None and note.digest != hash_chain.digest_of_units(units):
                 self._find("changed", what, "its list of units is not the one that was committed")
+            elif note.max_lag is not None and note.max_lag != max_lag:
+                self._find("changed", what, f"its units had a lag of {note.max_lag}, not of {max_lag}")
         for batch_id in known:
             self._find("lost", f"batch {batch_id}", "its units were committed, and the ledger has none")
 
@@ -352,3 +357,20 @@ class _Verifier:
                 self._find("invented", f"lineage {name}", "no entry opened it")
             elif noted[name] != stored[name]:
                 self._find("changed", f"lineage {name}", "it does not fork where its entry says")
+
+    def _verify_budgets(self) -> None:
+        """What the audit judges lags by."""
+        table = self._db.execute("SELECT 1 FROM sqlite_master WHERE name = 'budgets'").fetchone()
+        rows = self._db.execute("SELECT lineage, from_step, max_lag FROM budgets") if table else ()
+        stored: dict[tuple[str, int], int | None] = {
+            (lineage, step): max_lag for lineage, step, max_lag in rows
+        }
+        noted = self._expected.budgets
+        for lineage, step in sorted(noted.keys() | stored.keys()):
+            what, key = f"budget from {lineage}@{step} on", (lineage, step)
+            if key not in stored:
+                self._find("lost", what, f"an entry says max_lag {noted[key]}")
+            elif key not in noted:
+                self._find("invented", what, "no entry noted it")
+            elif noted[key] != stored[key]:
+                self._find("changed", what, f"its entry says max_lag {noted[key]}")

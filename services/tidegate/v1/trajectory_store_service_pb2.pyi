@@ -819,6 +819,7 @@ class GetLedgerResponse(_message.Message):
     HEAD_FIELD_NUMBER: _builtins.int
     REVIVED_FIELD_NUMBER: _builtins.int
     REPLAY_FIELD_NUMBER: _builtins.int
+    BUDGETS_FIELD_NUMBER: _builtins.int
     available: _builtins.int
     leased: _builtins.int
     trained: _builtins.int
@@ -835,6 +836,10 @@ class GetLedgerResponse(_message.Message):
     def head(self) -> _policy_pb2.PolicyVersion: ...
     @_builtins.property
     def replay(self) -> Global___ReplayTotals: ...
+    @_builtins.property
+    def budgets(self) -> Global___BudgetTotals:
+        """Counted by ReadLedger alone."""
+
     def __init__(
         self,
         *,
@@ -850,14 +855,47 @@ class GetLedgerResponse(_message.Message):
         head: _policy_pb2.PolicyVersion | None = ...,
         revived: _builtins.int = ...,
         replay: Global___ReplayTotals | None = ...,
+        budgets: Global___BudgetTotals | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["head", b"head", "replay", b"replay"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["budgets", b"budgets", "head", b"head", "replay", b"replay"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "dropped", b"dropped", "duplicates", b"duplicates", "head", b"head", "leased", b"leased", "max_lag_trained", b"max_lag_trained", "quarantined", b"quarantined", "replay", b"replay", "revived", b"revived", "trained", b"trained", "trained_by_lag", b"trained_by_lag", "trained_twice", b"trained_twice"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["available", b"available", "budgets", b"budgets", "dropped", b"dropped", "duplicates", b"duplicates", "head", b"head", "leased", b"leased", "max_lag_trained", b"max_lag_trained", "quarantined", b"quarantined", "replay", b"replay", "revived", b"revived", "trained", b"trained", "trained_by_lag", b"trained_by_lag", "trained_twice", b"trained_twice"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetLedgerResponse: _TypeAlias = GetLedgerResponse  # noqa: Y015
+
+@_typing.final
+class BudgetTotals(_message.Message):
+    """Lags against the staleness budget in force when each was judged (core.audit.BudgetTotals)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OVER_FIELD_NUMBER: _builtins.int
+    UNNOTED_FIELD_NUMBER: _builtins.int
+    WIDEST_FIELD_NUMBER: _builtins.int
+    WORST_FIELD_NUMBER: _builtins.int
+    over: _builtins.int
+    unnoted: _builtins.int
+    widest: _builtins.int
+    worst: _builtins.str
+    def __init__(
+        self,
+        *,
+        over: _builtins.int = ...,
+        unnoted: _builtins.int = ...,
+        widest: _builtins.int | None = ...,
+        worst: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_widest", b"_widest", "widest", b"widest"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_widest", b"_widest", "over", b"over", "unnoted", b"unnoted", "widest", b"widest", "worst", b"worst"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__widest: _TypeAlias = _typing.Literal["widest"]  # noqa: Y015
+    _WhichOneofArgType__widest: _TypeAlias = _typing.Literal["_widest", b"_widest"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__widest) -> _WhichOneofReturnType__widest | None: ...
+
+Global___BudgetTotals: _TypeAlias = BudgetTotals  # noqa: Y015
 
 @_typing.final
 class ReplayTotals(_message.Message):

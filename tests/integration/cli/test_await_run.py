@@ -75,7 +75,6 @@ async def run(nats: Broker, bus: Bus, topology: Topology) -> AsyncIterator[Run]:
             run_file={},
             broker=BrokerEndpoint(port=0, elsewhere=nats.url),
             addresses=addresses,
-            max_lag_ever=0,
             call_secret=SECRET,
         )
         forging = asyncio.create_task(forge(bus, topology))

@@ -30,7 +30,6 @@ async def test_forged_statistics_end_no_run() -> None:
         run_file={},
         broker=BrokerEndpoint(port=1),
         addresses={"learner": [address], "actor": [silent]},
-        max_lag_ever=0,
         call_secret=SECRET,
     )
     board = StatsBoard(service="learner", instance="learner", started_at_s=0.0)

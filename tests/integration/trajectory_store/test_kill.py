@@ -15,7 +15,7 @@ from tests.support.broker import Broker
 from tests.support.call_credentials import permitted_channel
 from tests.support.consumers import create_missing
 from tests.support.settings import make_settings
-from tests.unit.trajectory_store.building import MAIN, at, make_trajectory
+from tests.unit.trajectory_store.building import MAIN, at, counted, make_trajectory
 from tidegate.core.audit import LedgerTotals
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import PolicyVersion
@@ -170,15 +170,16 @@ async def test_killed_store_restarts_with_the_same_ledger(
     num_updates = await training
     await until_taken_in(bus, topology)
     assert num_updates == NUM_TRAJECTORIES // BATCH_SIZE
-    counted = await accepted(client)
-    assert (counted.trained, counted.rows()) == (NUM_TRAJECTORIES, NUM_TRAJECTORIES)
-    assert counted.trained_twice == 0
-    assert counted.duplicates >= NUM_TRAJECTORIES // 3
+    live = await accepted(client)
+    assert (live.trained, live.rows()) == (NUM_TRAJECTORIES, NUM_TRAJECTORIES)
+    assert live.trained_twice == 0
+    assert live.duplicates >= NUM_TRAJECTORIES // 3
     assert sorted(ids(process.ledger)) == sorted(f"t-{index}.0" for index in range(NUM_TRAJECTORIES))
     process.kill()
-    stopped = totals(process.ledger)
+    stopped, judged = counted(process.ledger), totals(process.ledger).budgets
     process.start()
-    assert stopped == counted
+    assert stopped == live
+    assert (judged.over, judged.unnoted) == (0, 0)
 
 
 @pytest.mark.own_broker

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.cli.audit_lines import lines_of
-from tidegate.core.audit import JournalTotals, LearnerTotals, LedgerTotals, ReplayTotals, reconcile
+from tidegate.core.audit import (
+    BudgetTotals,
+    JournalTotals,
+    LearnerTotals,
+    LedgerTotals,
+    ReplayTotals,
+    reconcile,
+)
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import DROP_REASONS, DropReason
 
@@ -34,7 +41,7 @@ def ledger_of(world: list[tuple[Fate, DropReason]]) -> LedgerTotals:
 def test_accounting_of_a_correct_history_balances(world: list[tuple[Fate, DropReason]]) -> None:
     awaiting = sum(fate == "awaiting" for fate, _ in world)
     journal = JournalTotals(admitted=len(world), open=0)
-    audit = reconcile(journal, ledger_of(world), unknown=0, awaiting=awaiting, max_lag=4)
+    audit = reconcile(journal, ledger_of(world), unknown=0, awaiting=awaiting)
     assert audit.balanced
     assert audit.problems == []
     assert audit.admitted == audit.trained + sum(audit.dropped.values()) + audit.in_flight
@@ -69,11 +76,19 @@ def test_unknown_rows_do_not_compensate_for_lost_trajectories(
 def test_second_training_and_overshot_lag_are_findings() -> None:
     journal = JournalTotals(admitted=3, open=0)
     twice = LedgerTotals(available=0, leased=0, trained=3, dropped={}, trained_twice=1)
-    stale = LedgerTotals(available=0, leased=0, trained=3, dropped={}, max_lag_trained=5)
+    over = BudgetTotals(over=2, widest=9, worst="a lag of 5 under max_lag 4")
+    stale = LedgerTotals(available=0, leased=0, trained=3, dropped={}, max_lag_trained=5, budgets=over)
     assert "more often than allowed" in reconcile(journal, twice, unknown=0, awaiting=0).problems[0]
-    assert "above max_lag 4" in reconcile(journal, stale, unknown=0, awaiting=0, max_lag=4).problems[0]
-    assert reconcile(journal, stale, unknown=0, awaiting=0, max_lag=5).balanced
-    assert reconcile(journal, stale, unknown=0, awaiting=0).balanced
+    (problem,) = reconcile(journal, stale, unknown=0, awaiting=0).problems
+    assert problem.startswith("2 uses were beyond")
+    assert problem.endswith("a lag of 5 under max_lag 4")
+
+
+def test_uses_without_a_noted_budget_are_said_and_do_not_unbalance() -> None:
+    old = LedgerTotals(available=0, leased=0, trained=3, dropped={}, budgets=BudgetTotals(unnoted=3))
+    audit = reconcile(JournalTotals(admitted=3, open=0), old, unknown=0, awaiting=0)
+    assert (audit.balanced, audit.unnoted, audit.max_lag) == (True, 3, None)
+    assert [line.count for line in lines_of(audit) if line.name == "budget unknown"] == [3]
 
 
 def test_duplicates_and_quarantined_messages_are_counted_and_do_not_unbalance() -> None:
@@ -81,7 +96,7 @@ def test_duplicates_and_quarantined_messages_are_counted_and_do_not_unbalance() 
     ledger = LedgerTotals(
         available=0, leased=0, trained=1, dropped={}, duplicates=7, quarantined=2, revived=3
     )
-    audit = reconcile(journal, ledger, unknown=0, awaiting=0, max_lag=0)
+    audit = reconcile(journal, ledger, unknown=0, awaiting=0)
     assert audit.balanced
     assert (audit.duplicates, audit.quarantined, audit.revived) == (7, 2, 3)
 

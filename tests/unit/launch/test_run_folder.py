@@ -75,11 +75,6 @@ def test_resumed_folder_keeps_its_run_id_token_aside(tmp_path: Path) -> None:
     assert record.run_file["staleness"]["max_lag"] == 1
 
 
-def test_widest_budget_of_a_folder_is_what_the_audit_holds_it_to(tmp_path: Path) -> None:
-    write_record(tmp_path, new_record(read_run_file(CARTPOLE, ["staleness.max_lag=9"])))
-    assert resumed_record(tmp_path, read_run_file(CARTPOLE, ["staleness.max_lag=1"])).max_lag_ever == 9
-
-
 def test_folder_of_another_run_is_refused_with_what_to_do(tmp_path: Path) -> None:
     write_run(tmp_path)
     with pytest.raises(StaleFolderError, match="choose another --dir"):

@@ -3,13 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
+from tidegate.core.audit import BudgetTotals, LedgerTotals
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId, trajectory_id
 from tidegate.core.records import EpisodeEnd, StageTiming, Trajectory, VersionSpan
 from tidegate.core.staleness import Fresh, Lineage, StalenessLimits
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import ArrivedMessage
+from tidegate.trajectory_store.reading import totals
 from tidegate.trajectory_store.store import Batch, Store
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
 from tidegate.wire.frame import encode_frame
@@ -120,6 +123,11 @@ def fork(store: Store, *, step: int, held: Sequence[ConsumedBatch] = ()) -> int:
     return store.open_lineage(
         Lineage(name=FORK, parent=MAIN, fork_step=step), learner_id="learner-1", consumed=held, now_s=NOW_S
     )
+
+
+def counted(path: Path) -> LedgerTotals:
+    """A ledger's counts as a live store has them in memory: without the judgement of each use, which audits make."""
+    return msgspec.structs.replace(totals(path), budgets=BudgetTotals())
 
 
 def state_of(store: Store, name: str) -> tuple[str, str]:

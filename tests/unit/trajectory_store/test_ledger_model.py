@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.examples import num_examples
-from tests.unit.trajectory_store.building import LIMITS, make_trajectory, message_of, open_store
+from tests.unit.trajectory_store.building import LIMITS, counted, make_trajectory, message_of, open_store
 from tidegate.core.audit import LedgerTotals
 from tidegate.core.errors import ConflictError
 from tidegate.core.ids import LineageName, PolicyVersion, TaskId, TrajectoryId, trajectory_id
@@ -380,16 +380,18 @@ class LedgerMachine(RuleBasedStateMachine):
             duplicates=self.num_duplicates,
             revived=self.num_revived,
         )
-        assert self.store.totals() == totals(self.folder / LEDGER_FILE)
-        for counted in (self.store.totals(), totals(self.folder / LEDGER_FILE)):
-            assert counted.available == expected.available
-            assert counted.leased == expected.leased
-            assert counted.trained == expected.trained == sum(counted.trained_by_lag.values())
-            assert counted.dropped == expected.dropped
-            assert counted.duplicates == expected.duplicates
-            assert counted.revived == expected.revived
-            assert counted.max_lag_trained <= LIMITS.max_lag
-            assert counted.trained_twice == 0
+        assert self.store.totals() == counted(self.folder / LEDGER_FILE)
+        judged = totals(self.folder / LEDGER_FILE).budgets
+        assert (judged.over, judged.unnoted) == (0, 0)
+        for found in (self.store.totals(), totals(self.folder / LEDGER_FILE)):
+            assert found.available == expected.available
+            assert found.leased == expected.leased
+            assert found.trained == expected.trained == sum(found.trained_by_lag.values())
+            assert found.dropped == expected.dropped
+            assert found.duplicates == expected.duplicates
+            assert found.revived == expected.revived
+            assert found.max_lag_trained <= LIMITS.max_lag
+            assert found.trained_twice == 0
         assert set(ids(self.folder / LEDGER_FILE)) == set(self.rows)
 
     @invariant()

@@ -9,6 +9,7 @@ from tests.unit.trajectory_store.building import (
     NOW_S,
     at,
     consumed,
+    counted,
     lease,
     make_trajectory,
     message_of,
@@ -43,7 +44,7 @@ def lived(folder: Path) -> Store:
 
 def test_file_of_a_running_store_agrees_with_its_memory(tmp_path: Path) -> None:
     store = lived(tmp_path)
-    assert totals(tmp_path / LEDGER_FILE) == store.totals()
+    assert counted(tmp_path / LEDGER_FILE) == store.totals()
     assert list(ids(tmp_path / LEDGER_FILE)) == ["t-1.0", "t-2.0", "t-3.0"]
     store.close()
 
@@ -52,7 +53,7 @@ def test_file_of_a_stopped_store_gives_the_same_answers(tmp_path: Path) -> None:
     store = lived(tmp_path)
     running = store.totals()
     store.close()
-    assert totals(tmp_path / LEDGER_FILE) == running
+    assert counted(tmp_path / LEDGER_FILE) == running
 
 
 def test_row_of_a_trajectory_contains_its_history(tmp_path: Path) -> None:

@@ -225,9 +225,11 @@ def write_consumed_units(db: sqlite3.Connection, batch: ConsumedBatch) -> None:
         "UPDATE batches SET units = ?, num_samples = ? WHERE batch_id = ? AND folded = ? AND units IS NULL",
         (encode_units(ids), len(ids), batch.batch_id, UNFOLDED),
     )
-    (column,) = db.execute("SELECT units FROM batches WHERE batch_id = ?", (batch.batch_id,)).fetchone()
+    column, max_lag = db.execute(
+        "SELECT units, max_lag FROM batches WHERE batch_id = ?", (batch.batch_id,)
+    ).fetchone()
     if column is not None:
-        note(db, units_note(batch.batch_id, batch.version, column))
+        note(db, units_note(batch.batch_id, batch.version, column, max_lag=max_lag))
 
 
 def recount(

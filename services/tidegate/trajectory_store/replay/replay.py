@@ -302,7 +302,9 @@ class Replay:
         )
         if drawn is None:
             return None
-        lease = self._batches.lease(drawn.ids, version=version, learner_id=learner_id, now_s=now_s)
+        lease = self._batches.lease(
+            drawn.ids, version=version, learner_id=learner_id, now_s=now_s, limits=limits
+        )
         self.buffer.reserve(drawn.ids)
         self.limiter.sampled += len(drawn.ids)
         return self._batch(lease, drawn, now_s=now_s)

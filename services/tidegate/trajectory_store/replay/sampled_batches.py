@@ -16,7 +16,7 @@ from tidegate.core.batching import Candidate, Drop
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.replay import produced_by
-from tidegate.core.staleness import lag_of
+from tidegate.core.staleness import StalenessLimits, lag_of
 from tidegate.trajectory_store import batches, counts
 from tidegate.trajectory_store.batches import check_reasons
 from tidegate.trajectory_store.ledger import Ledger
@@ -44,15 +44,22 @@ class SampledBatches:
         self._units = units
 
     def lease(
-        self, ids_B: NDArray[np.int64], *, version: PolicyVersion, learner_id: str, now_s: float
+        self,
+        ids_B: NDArray[np.int64],
+        *,
+        version: PolicyVersion,
+        learner_id: str,
+        now_s: float,
+        limits: StalenessLimits,
     ) -> BatchLease:
-        """Hand units to a learner that will update ``version`` with them."""
+        """Hand units to a learner that will update ``version`` with them; ``limits``: the budget in force."""
         seqs = np.unique(ids_B // self._units).tolist()
         return self._ledger.lease(
             tuple(self._ledger.pool.waiting(seqs)),
             version=version,
             learner_id=learner_id,
             now_s=now_s,
+            limits=limits,
             units=encode_units(ids_B),
         )
 
@@ -109,8 +116,9 @@ class SampledBatches:
         max_lag = max([commit.max_lag, own_max_lag, *(verdicts[item.trajectory_id].lag for item in first)])
         whole = msgspec.structs.replace(lease, candidates=tuple(first))
         with transaction(ledger.connection) as db:
-            batches.write_commit(db, whole, version=version, verdicts=verdicts, now_s=now_s)
-            db.execute("UPDATE batches SET max_lag = ? WHERE batch_id = ?", (max_lag, batch_id))
+            batches.write_commit(
+                db, whole, version=version, verdicts=verdicts, now_s=now_s, units_lag_max=max_lag
+            )
             counts.add_to_counter(db, "replay_refused", num_refused)
             counts.add_to_counter(db, "replay_ignored", num_ignored)
         del ledger.leases[batch_id]

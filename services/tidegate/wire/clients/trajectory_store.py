@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.core.audit import LedgerTotals, ReplayTotals
+from tidegate.core.audit import BudgetTotals, LedgerTotals, ReplayTotals
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason, StageTiming, Trajectory
@@ -475,6 +475,12 @@ def _totals(response: pb.GetLedgerResponse) -> LedgerTotals:
         trained_by_lag=dict(response.trained_by_lag),
         revived=response.revived,
         replay=_replay_totals(response.replay) if response.HasField("replay") else None,
+        budgets=BudgetTotals(
+            over=response.budgets.over,
+            unnoted=response.budgets.unnoted,
+            widest=response.budgets.widest if response.budgets.HasField("widest") else None,
+            worst=response.budgets.worst,
+        ),
     )
 
 
