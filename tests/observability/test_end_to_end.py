@@ -11,6 +11,7 @@ from tests.observability.conftest import Observed
 from tests.observability.stack import get
 from tools.monitoring.boards import BOARDS
 from tools.monitoring.pictures import draw
+from tools.monitoring.queries import filled
 from tools.monitoring.slo_rules import duration
 
 pytestmark = [pytest.mark.observability, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -199,8 +200,7 @@ def test_every_panel_of_every_dashboard_returns_data(observed: Observed, finding
         for row in board.rows:
             for panel in row.panels:
                 for query in panel.queries:
-                    expr = query.expr.replace("$namespace", ".*").replace("$run", observed.run_id)
-                    expr = expr.replace("$__rate_interval", "20s")
+                    expr = filled(query.expr, run_id=observed.run_id, window="20s")
                     found = observed.stack.query(expr, at_s=observed.undisturbed_until_s)
                     values.append(
                         {

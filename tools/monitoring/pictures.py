@@ -16,6 +16,7 @@ from PIL import Image
 
 from tools.monitoring.boards import BOARDS
 from tools.monitoring.panels import Board, Panel
+from tools.monitoring.queries import filled
 
 mpl.use("Agg")
 from matplotlib import pyplot as plt  # after the backend is chosen
@@ -67,11 +68,11 @@ def _draw_panel(
     plot.tick_params(labelsize=7)
     plot.grid(visible=True, alpha=0.3)
     if panel.kind == "heatmap":
-        expr = _filled(panel.queries[0].expr, run_id)
+        expr = filled(panel.queries[0].expr, run_id=run_id, window=RATE_WINDOW)
         _draw_buckets(_range(prometheus, expr, start_s=start_s, end_s=end_s), plot, start_s=start_s)
         return
     for query in panel.queries:
-        expr = _filled(query.expr, run_id)
+        expr = filled(query.expr, run_id=run_id, window=RATE_WINDOW)
         for series in _range(prometheus, expr, start_s=start_s, end_s=end_s)[:SERIES_MAX]:
             points = [(float(at) - start_s, float(value)) for at, value in series["values"]]
             plot.plot(
@@ -82,11 +83,6 @@ def _draw_panel(
             )
     if plot.get_legend_handles_labels()[0]:
         plot.legend(fontsize=6, loc="upper left", framealpha=0.6)
-
-
-def _filled(expr: str, run_id: str) -> str:
-    """A query with the dashboard's variables put in."""
-    return expr.replace("$namespace", ".*").replace("$run", run_id).replace("$__rate_interval", RATE_WINDOW)
 
 
 def _draw_buckets(series: list[dict[str, Any]], plot: Any, *, start_s: float) -> None:

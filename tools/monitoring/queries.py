@@ -6,6 +6,8 @@ from tools.monitoring.prometheus_names import label, metric
 from tools.monitoring.slo_rules import NAMESPACE, OF_RUN, RUN
 
 RATE = "$__rate_interval"
+# The time range that a reader chose.
+RANGE = "$__range"
 CAUSE, STAGE, STATE, REASON, SIDE = (
     label(each)
     for each in (
@@ -29,6 +31,14 @@ CHOSEN = f'{NAMESPACE}=~"$namespace",{RUN}=~"$run"'
 
 # Which run a line belongs to: two teams may have runs of the same id.
 RUN_LEGEND = f"{{{{{NAMESPACE}}}}}/{{{{{RUN}}}}}"
+
+
+def filled(expr: str, *, run_id: str, window: str) -> str:
+    """A query as Grafana sends it for one run, with one window for rates and for the chosen time range."""
+    values = {"$namespace": ".*", "$run": run_id, RATE: window, RANGE: window}
+    for variable, value in values.items():
+        expr = expr.replace(variable, value)
+    return expr
 
 
 def equal(name: str, value: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any, cast
 import yaml
 
 from tools.monitoring.alerts import Alert, burn_alerts, other_alerts
+from tools.monitoring.cluster_alerts import cluster_alerts, run_of_release
 from tools.monitoring.slo_rules import SLO_NAMES, Period, Rule, duration, recording_rules
 
 RUNBOOKS = "docs/runbooks"
@@ -30,7 +31,16 @@ def rule_files(period: Period) -> dict[str, str]:
     """File name to text: recording rules and burn alerts of each objective, and the other alerts."""
     recorded = [{"name": f"tidegate-slo-{slo}", "rules": recording_rules(slo, period)} for slo in SLO_NAMES]
     burning = [{"name": "tidegate-slo-burn", "rules": [rule(each, period) for each in burn_alerts(period)]}]
-    others = [{"name": "tidegate", "rules": [rule(each, period) for each in other_alerts(period)]}]
+    others = [
+        {
+            "name": "tidegate",
+            "rules": [rule(each, period) for each in other_alerts(period)],
+        },
+        {
+            "name": "tidegate-cluster",
+            "rules": [run_of_release(), *(rule(each, period) for each in cluster_alerts(period))],
+        },
+    ]
     return {
         "slo-recording.yaml": _text(recorded, period),
         "slo-alerts.yaml": _text(burning, period),
@@ -56,7 +66,7 @@ def rule(alert: Alert, period: Period) -> Rule:
 
 def runbook_pages(period: Period) -> dict[str, str]:
     """File name to text: one page for each alert (both severities of a burn share it), and an index."""
-    alerts = [*other_alerts(period), *burn_alerts(period)]
+    alerts = [*other_alerts(period), *cluster_alerts(period), *burn_alerts(period)]
     return {INDEX: _index(alerts), **{f"{alert.name}.md": _page(alert) for alert in alerts}}
 
 

@@ -169,6 +169,12 @@ CORRUPT_CHECKPOINTS = Counter(
     exported="tidegate.learner.corrupt_checkpoints",
     from_zero=True,
 )
+CHECKPOINT_BEHIND = Gauge(
+    "checkpoint_behind",
+    "1",
+    "Updates since the newest checkpoint, as a share of `learner.checkpoint_every_steps`.",
+    exported="tidegate.learner.checkpoint.behind",
+)
 CHECKPOINTED = Text("checkpointed", "Version of the newest checkpoint.", exported=False)
 UPDATES_RECOMPUTED = Counter(
     "updates_recomputed_total",

@@ -7,6 +7,12 @@ CPU_S = Counter(
     "cpu_s_total", "s", "CPU time of the service's process, user and system.", exported="process.cpu.time"
 )
 RSS_MB = Gauge("rss_mb", "MB", "Resident memory of the service's process.", exported="process.memory.usage")
+CERTIFICATE_EXPIRES_AT_S = Gauge(
+    "certificate_expires_at_s",
+    "s",
+    "Unix time at which the service's certificate ends; absent without TLS.",
+    exported="tidegate.tls.certificate.expiry",
+)
 BROKER_RECONNECTS = Counter(
     "broker_reconnects_total",
     "{reconnect}",

@@ -261,6 +261,10 @@ class Learner:
         self._steps_since_checkpoint += 1
         if self._checkpoint_writer.newest is None:
             await self._checkpoint_writer.wait()  # no update is committed that a restore could not recompute
+        # From the newest that is durable: one that cannot be written does not count.
+        newest = self._checkpoint_writer.newest
+        behind = self.progress.version.step - (newest.step if newest is not None else 0)
+        context.stats.set(statistics.CHECKPOINT_BEHIND, behind / self._config.checkpoint_every_steps)
         committing_since_s = context.clock.monotonic_s()
         await self._committer.begin(
             batch.trained(before, updated.priorities),

@@ -12,6 +12,7 @@ import uvloop
 
 from tidegate.catalogue import process
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.certificate_expiry import expires_at_s
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
@@ -21,6 +22,7 @@ from tidegate.runtime.service import ServiceSpec
 from tidegate.runtime.service_credentials import accepted_tokens, channels_of
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import open_telemetry
+from tidegate.runtime.tls import identity_folder
 from tidegate.wire.subjects import Topology
 
 # Allocations between two collections (Python's own 700 fall into the middle of a batch, all of which is alive), and how
@@ -99,6 +101,9 @@ def _record_usage(stats: StatsBoard) -> None:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     stats.set(process.CPU_S, usage.ru_utime + usage.ru_stime)
     stats.set(process.RSS_MB, _resident_bytes() / 1e6)
+    certificates = identity_folder()
+    if certificates is not None and (ends_at_s := expires_at_s(certificates)) is not None:
+        stats.set(process.CERTIFICATE_EXPIRES_AT_S, ends_at_s)
 
 
 def _resident_bytes() -> int:

@@ -267,6 +267,8 @@ async def test_full_disk_is_reported_and_does_not_end_the_training(
                 patch.setattr(checkpoint_module, "_write_synced", refuse)
                 running.offer(2, at=version)
                 await life.version(2)
+                # One is due after each update: the alert on old checkpoints reads this.
+                assert life.context.stats.snapshot(at_s=0.0).values["checkpoint_behind"] == 2
                 with pytest.raises(UnavailableError, match="No space"):
                     await life.client.checkpoint()
             assert len(checkpoints(running)) == 1

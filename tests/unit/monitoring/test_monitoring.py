@@ -12,8 +12,11 @@ import yaml
 from tidegate.catalogue.services import INSTRUMENTS
 from tidegate.catalogue.telemetry import METRIC_AGE, METRIC_SLO_TARGET, METRIC_WEIGHTS_BYTES
 from tidegate.core.slo_catalogue import SlosConfig, declared
+from tools.monitoring.alerts import burn_alerts, other_alerts
 from tools.monitoring.boards import BOARDS
+from tools.monitoring.cluster_alerts import cluster_alerts
 from tools.monitoring.dashboards import panel_ids, rendered
+from tools.monitoring.exporters import FOREIGN
 from tools.monitoring.generate import DASHBOARDS, ROOT, RULES, RUNBOOKS, differences
 from tools.monitoring.panels import Board, Panel, Row
 from tools.monitoring.prometheus_names import label, metric, series_names
@@ -21,10 +24,13 @@ from tools.monitoring.rule_files import DEFAULT_PERIOD, INDEX, rule_files, runbo
 from tools.monitoring.slo_rules import BURN_WINDOWS, SLO_NAMES, Period, duration
 
 METRIC_PATTERN = re.compile(
-    r"\b(?:tidegate_[a-z_]+|rpc_[a-z_]+|process_[a-z_]+|slo:[a-z_]+:[a-z0-9_]+|tidegate:[a-z_]+:[a-z]+)\b"
+    r"\b(?:tidegate_[a-z_]+|kube(?:let)?_[a-z_]+|DCGM_[A-Z_]+|otelcol_[a-z_]+|rpc_[a-z_]+|process_[a-z_]+|slo:[a-z_]+:[a-z0-9_]+|tidegate:[a-z_]+:[a-z]+)\b"
 )
 # The lowest target that a run file may declare.
 TARGET_MIN = 0.7
+
+
+PERIOD = DEFAULT_PERIOD
 
 
 def rules() -> list[dict[str, Any]]:
@@ -65,7 +71,7 @@ def test_every_metric_says_what_it_is(name: str) -> None:
 def test_every_rule_uses_names_that_exist() -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
     for rule in rules():
-        assert names_in(rule["expr"]) <= series_names() | recorded, rule
+        assert names_in(rule["expr"]) <= series_names() | recorded | FOREIGN, rule
 
 
 def test_every_panel_uses_names_that_exist() -> None:
@@ -76,12 +82,12 @@ def test_every_panel_uses_names_that_exist() -> None:
                 for query in panel.queries:
                     found = names_in(query.expr)
                     assert found, query.expr
-                    assert found <= series_names() | recorded, query.expr
+                    assert found <= series_names() | recorded | FOREIGN, query.expr
 
 
 def test_every_alert_says_how_bad_it_is_and_leads_to_a_page() -> None:
     alerts = [rule for rule in rules() if "alert" in rule]
-    assert len(alerts) == 2 * len(SLO_NAMES) + 12
+    assert len(alerts) == len([*burn_alerts(PERIOD), *other_alerts(PERIOD), *cluster_alerts(PERIOD)])
     for alert in alerts:
         assert alert["labels"]["severity"] in ("page", "ticket")
         assert {"summary", "description", "runbook_url"} <= set(alert["annotations"])
@@ -186,7 +192,10 @@ def test_panels_aggregate_by_run_and_never_across_runs(board: Board) -> None:
                 continue  # repeated for each run
             assert not re.search(r"\b(sum|max|min|count|avg|group) ?\(", query.expr), query.expr
             for labels in re.findall(r"\bby \(([^)]*)\)", query.expr):
-                assert {"namespace", "tidegate_run_id"} <= set(labels.split(", ")), query.expr
+                # By release, where the metric of another exporter is joined with the run of the release.
+                of_release = "tidegate:run_of_release:info" in query.expr
+                needed = {"namespace", "release" if of_release else "tidegate_run_id"}
+                assert needed <= set(labels.split(", ")), query.expr
 
 
 def test_a_heatmap_shows_one_run_and_is_repeated_for_each() -> None:

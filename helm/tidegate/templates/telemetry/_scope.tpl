@@ -8,7 +8,7 @@ release's own, so that two releases neither record nor alert twice (docs/decisio
 {{- if eq $root.Values.rules.scope "release" -}}
 {{- $text = $text | replace "tidegate_run_id=~\".+\"" (include "tidegate.ownSeries" $root) -}}
 {{- $text = $text | replace "namespace=~\".+\"" (printf "namespace=%q" $root.Release.Namespace) -}}
-{{- $text = $text | replace "=~\"(.+)-(" (printf "=~\"(%s)-(" (include "tidegate.fullname" $root)) -}}
+{{- $text = $text | replace "(.+)-(" (printf "(%s)-(" (include "tidegate.fullname" $root)) -}}
 {{- end -}}
 {{- $text | replace "runbook_url: docs/runbooks/" (printf "runbook_url: %sdocs/runbooks/" $root.Values.rules.runbookBase) -}}
 {{- end -}}

@@ -1,0 +1,219 @@
+"""Alerts on what a run needs of its cluster: volumes, pods, certificates, the Kubernetes API, and its checkpoints.
+
+Metrics of kube-state-metrics and the kubelet name pods and claims, not runs. Their names begin with the release's, and
+so does the pod of admission, which exports the run: ``RUN_OF_RELEASE`` joins the two.
+"""
+
+from tidegate.catalogue import admission as admission_stats
+from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import process as process_stats
+from tidegate.catalogue import telemetry as names
+from tidegate.launch.services import SERVICES
+from tools.monitoring.alerts import OF_WHICH, Alert
+from tools.monitoring.prometheus_names import metric
+from tools.monitoring.slo_rules import NAMESPACE, OF_RUN, RUN, Period, Rule, selected
+
+COMPONENTS = "|".join([*(service.replace("_", "-") for service in SERVICES), "nats", "collector"])
+RUN_OF_RELEASE = "tidegate:run_of_release:info"
+OF_RELEASE = f"{NAMESPACE}, release"
+# Of the volume. A page leaves time to act: streams and payloads fill a percent within minutes.
+FREE_TICKET, FREE_PAGE = 0.15, 0.05
+# Below this, a restart is a node that went away or a deployment.
+RESTARTS_MAX = 2
+CERTIFICATE_LEFT_S = 3 * 86400
+# The next checkpoint begins after `checkpoint_every_steps` updates and waits for the one before, so 2 is never passed
+# while checkpoints can be written.
+CHECKPOINT_BEHIND_MAX = 2
+
+
+def of_objects(
+    name: str,
+    kind: str,
+    *,
+    prefix: str = "",
+    components: str = COMPONENTS,
+    suffix: str = "-.+",
+    window: str = "",
+) -> str:
+    """Series of another exporter about objects of releases, with the label ``release``.
+
+    ``kind``: the label with the object's name, which is prefix, release, component and suffix. The chart replaces
+    ``(.+)-(`` by its own release where the scope of the rules is a release. ``window``: the increase over it instead.
+    """
+    pattern = f"{prefix}(.+)-({components}){suffix}"
+    series = f'{name}{{{NAMESPACE}=~".+",{kind}=~"{pattern}"}}'
+    if window:
+        series = f"increase({series}[{window}])"
+    return f'label_replace({series}, "release", "$1", "{kind}", "{pattern}")'
+
+
+def with_run(expr: str) -> str:
+    """An expression by release, with the run that the release has."""
+    return f'({expr}) * on ({OF_RELEASE}) group_left ({RUN}) {RUN_OF_RELEASE}{{{RUN}=~".+"}}'
+
+
+def run_of_release() -> Rule:
+    """1 for the run of each release that reported within the last hour; one where it was given another id."""
+    target = selected(names.METRIC_SLO_TARGET, 'instance=~"(.+)-(admission)-[0-9]+"')
+    named = (
+        f'label_replace(last_over_time({target}[1h]), "release", "$1", "instance", "(.+)-(admission)-[0-9]+")'
+    )
+    runs = f"group by ({OF_RUN}, release) ({named})"
+    return {"record": RUN_OF_RELEASE, "expr": f"topk by ({OF_RELEASE}) (1, {runs})"}
+
+
+def cluster_alerts(period: Period) -> list[Alert]:
+    """Every alert of this module. Those on other exporters are silent where the exporter is missing."""
+    long = period.window(1 / 72)
+    return [
+        *(_volume(severity, free) for severity, free in (("page", FREE_PAGE), ("ticket", FREE_TICKET))),
+        _checkpoint_old(),
+        _crash_loop(long),
+        _certificate_expires(),
+        _actors_pending(),
+        _kubernetes_failing(long),
+    ]
+
+
+def _checkpoint_old() -> Alert:
+    return Alert(
+        name="TidegateCheckpointOld",
+        severity="ticket",
+        expr=f"max by ({OF_RUN}) ({selected(learner_stats.CHECKPOINT_BEHIND.metric)}) > {CHECKPOINT_BEHIND_MAX}",
+        summary=f"{OF_WHICH}: updates go on without a new checkpoint",
+        meaning="More than twice `learner.checkpoint_every_steps` updates were made since the newest checkpoint. A"
+        " crash of the learner repeats them all, and the store keeps their payloads until then.",
+        confirm=(
+            "The learner's log has `checkpoint_failed` with the reason.",
+            f"`{metric(learner_stats.CHECKPOINT_FAILURES.metric)}` increases.",
+        ),
+        steps=(
+            "The volume is full: enlarge the learner's claim, or lower `learner.keep_checkpoints`.",
+            "The volume is read-only or gone: repair the node or its storage; training goes on meanwhile.",
+        ),
+        for_share=1 / 288,
+    )
+
+
+def _crash_loop(long: str) -> Alert:
+    return Alert(
+        name="TidegateCrashLoop",
+        severity="page",
+        expr=with_run(_crash_loops(long)),
+        summary=f"{OF_WHICH}: {{{{ $labels.container }}}} of pod {{{{ $labels.pod }}}} restarts again and again",
+        meaning="A container ended and was started more than twice within the window. Other pods of its service may"
+        " still work. A run that never reported has no alert: `helm install --wait` reports it. Needs"
+        " kube-state-metrics.",
+        confirm=(
+            "`kubectl describe pod POD`: the last state has the exit code and the termination message.",
+            "`kubectl logs POD --previous`: the last line gives the reason and a fix.",
+        ),
+        steps=(
+            "OOMKilled: raise the memory limit of that service.",
+            "Exit code 2: the run file or the environment is wrong; `tidegate check` says where.",
+            "Anything else: keep the log and report a defect; `helm rollback` if it began with an upgrade.",
+        ),
+    )
+
+
+def _certificate_expires() -> Alert:
+    return Alert(
+        name="TidegateCertificateExpires",
+        severity="ticket",
+        expr=f"min by ({OF_RUN}, job) ({selected(process_stats.CERTIFICATE_EXPIRES_AT_S.metric)})"
+        f" - time() < {CERTIFICATE_LEFT_S}",
+        summary=f"{OF_WHICH}: the certificate of {{{{ $labels.job }}}} ends within three days",
+        meaning="Certificates are renewed long before their end, so renewal failed. At the end every new connection"
+        " of that service fails.",
+        confirm=(
+            "cert-manager: `kubectl describe certificate` shows why it is not renewed.",
+            "`tls.selfSigned`: `kubectl get jobs` shows the Job of the CronJob `<release>-certificates`; read"
+            " its log.",
+        ),
+        steps=(
+            "Repair the issuer, or run the CronJob once:"
+            " `kubectl create job --from=cronjob/<release>-certificates now`.",
+            "A Secret of your own: replace its contents; services read it without a restart.",
+        ),
+        for_share=1 / 288,
+    )
+
+
+def _actors_pending() -> Alert:
+    return Alert(
+        name="TidegateActorsPending",
+        severity="ticket",
+        expr=with_run(
+            f"{_actors('kube_deployment_spec_replicas')} - {_actors('kube_deployment_status_replicas_ready')} > 0"
+        ),
+        summary=f"{OF_WHICH}: {{{{ $value }}}} actors of {{{{ $labels.deployment }}}} were asked for and are not"
+        f" ready",
+        meaning="No node has room, a quota or Kueue holds them back, or they start and do not become ready. The run"
+        " trains with the actors that it has. Needs kube-state-metrics.",
+        confirm=(
+            "`kubectl get pods -l app.kubernetes.io/component=actor`: Pending, or running and not ready?",
+            "`kubectl describe pod POD`: the scheduler's events say what is missing.",
+        ),
+        steps=(
+            "Pending: add nodes, raise the quota, or ask for fewer actors.",
+            "SchedulingGated: Kueue has not admitted them; see `kubectl get workloads`.",
+            "Running: they wait for a policy or an environment; see TidegateWeightsStuck and their log.",
+        ),
+        for_share=1 / 96,
+    )
+
+
+def _kubernetes_failing(long: str) -> Alert:
+    return Alert(
+        name="TidegateKubernetesFailing",
+        severity="ticket",
+        expr=f"sum by ({OF_RUN}) (increase({selected(admission_stats.KUBERNETES_FAILURES.metric)}[{long}])) > 3"
+        f" and sum by ({OF_RUN}) (increase({selected(admission_stats.KUBERNETES_FAILURES.metric)}[{long}]))"
+        f" > 0.5 * sum by ({OF_RUN}) (increase({selected(admission_stats.KUBERNETES_REQUESTS.metric)}[{long}]))",
+        summary=f"{OF_WHICH}: most requests of admission to the Kubernetes API fail",
+        meaning="Admission neither sees nor scales its actors, and writes no conditions. Training continues with"
+        " the actors that there are.",
+        confirm=("Admission's log has the failed request and the answer.",),
+        steps=(
+            "403: the Role `<release>-admission` was changed or removed; `helm upgrade` restores it.",
+            "Timeouts: a network policy or the API server; set `networkPolicy` to let admission reach it.",
+        ),
+        for_share=1 / 288,
+    )
+
+
+def _volume(severity: str, free: float) -> Alert:
+    available, capacity = (
+        f"min by ({OF_RELEASE}, persistentvolumeclaim)"
+        f" ({of_objects(f'kubelet_volume_stats_{kind}_bytes', 'persistentvolumeclaim', prefix='data-')})"
+        for kind in ("available", "capacity")
+    )
+    return Alert(
+        name="TidegateVolumeNearFull",
+        severity=severity,
+        expr=with_run(f"{available} / {capacity} < {free:g}"),
+        summary=f"{OF_WHICH}: volume {{{{ $labels.persistentvolumeclaim }}}} has"
+        " {{ $value | humanizePercentage }} left",
+        meaning="A full volume stops its service: the broker stores nothing, the store takes no trajectories, the"
+        " learner writes no checkpoint. Nothing that was acknowledged is lost. Needs the kubelet's metrics.",
+        confirm=(
+            "`kubectl get pvc`, and the panel Volumes of the dashboard Machines.",
+            "`du -sh /data/*` in the pod shows what takes the space.",
+        ),
+        steps=(
+            "Enlarge the claim, where its storage class allows it: `kubectl edit pvc NAME`.",
+            "Store: lower `trajectory_store.max_resident_bytes` or `replayable_bytes_max`. Learner: lower"
+            " `keep_checkpoints`. Broker: its streams have limits; see TidegateStreamNearFull.",
+        ),
+        for_share=1 / 288,
+    )
+
+
+def _crash_loops(window: str) -> str:
+    named = of_objects("kube_pod_container_status_restarts_total", "pod", window=window)
+    return f"sum by ({OF_RELEASE}, pod, container) ({named}) > {RESTARTS_MAX}"
+
+
+def _actors(name: str) -> str:
+    of_actors = of_objects(name, "deployment", components="actor", suffix="(-.+)?")
+    return f"max by ({OF_RELEASE}, deployment) ({of_actors})"
