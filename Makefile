@@ -85,8 +85,8 @@ chart: install-dev ## regenerate the chart's schema, README's table, permissions
 	@$(BIN)/python tools/chart_permissions.py
 	@$(BIN)/python -m tools.monitoring.generate
 
-k8s: install-dev ## regenerate k8s/ from renders of the chart (needs helm)
-	@$(BIN)/python tools/chart_kustomize.py
+k8s: install-dev ## regenerate k8s/ from renders of the chart
+	@$(BIN)/python -m tools.chart_kustomize
 
 vllm: install-dev ## install vLLM for CPUs into .build/vllm (6 GB): the tests of its engine run, and actor.server.python has it
 	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .build/vllm
@@ -102,7 +102,7 @@ observability: ## build the collector and the trace store that `pytest -m observ
 drift: install-dev ## check that generated files match their sources: protocol code, the chart's schema and texts, rules
 	$(STEP) "drift: services/tidegate/v1 against protos/"
 	@$(BIN)/python tools/generate.py --check
-	$(STEP) "drift: helm/tidegate against the types and catalogues (k8s/ is held to the chart by the tests, with helm)"
+	$(STEP) "drift: helm/tidegate against the types and catalogues (tests/chart holds k8s/ to the chart)"
 	@$(BIN)/python tools/chart_schema.py --check
 	@$(BIN)/python tools/chart_readme.py --check
 	@$(BIN)/python tools/chart_permissions.py --check

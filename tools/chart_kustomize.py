@@ -1,6 +1,6 @@
 """Write ``k8s/`` from renders of the chart, or check that it is what the chart renders.
 
-Usage: .venv/bin/python tools/chart_kustomize.py [--check]; needs helm on the PATH. The base is the chart with its
+Usage: .venv/bin/python -m tools.chart_kustomize [--check]. The base is the chart with its
 defaults, with the passwords and the tokens of calls in Secrets that an overlay generates. A component contains what one
 option of the chart adds (objects) and changes (patches of the changed fields only, so that components combine); an
 overlay does so for a preset.
@@ -18,6 +18,7 @@ import yaml
 
 from tidegate.runtime.call_credentials import DIGESTS_FILE, token_file
 from tidegate.wire.call_permissions import ROLES
+from tools.chart_programs import program
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm" / "tidegate"
@@ -92,7 +93,15 @@ OVERLAYS = {
 
 def render(values: Values, *, preset: str = "") -> dict[str, Manifest]:
     """The chart's objects by kind and name, without what is Helm's or a namespace's."""
-    command = ["helm", "template", RELEASE, str(CHART), "--namespace", RELEASE, "--no-hooks"]
+    command = [
+        program("helm") or "helm",
+        "template",
+        RELEASE,
+        str(CHART),
+        "--namespace",
+        RELEASE,
+        "--no-hooks",
+    ]
     for api in APIS:
         command += ["--api-versions", api]
     if preset:

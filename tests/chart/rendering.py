@@ -1,8 +1,8 @@
 """Renders of the chart, as Kubernetes objects, and the cluster to try them on."""
 
+import copy
 import functools
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +13,7 @@ import yaml
 
 from tests.cluster.kube import why_no_cluster
 from tidegate.launch.services import REQUIRED
+from tools.chart_programs import program
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "tidegate"
@@ -42,14 +43,23 @@ EVERYTHING: dict[str, Any] = {
     "metrics.serviceMonitor.enabled": True,
 }
 
-needs_helm = pytest.mark.skipif(shutil.which("helm") is None, reason="needs helm on the PATH")
-needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl on the PATH")
+NOT_PACKAGED = "is packaged for Linux on x86-64 only; elsewhere it must be on the PATH"
+needs_helm = pytest.mark.skipif(program("helm") is None, reason=f"helm {NOT_PACKAGED}")
+needs_kubectl = pytest.mark.skipif(program("kubectl") is None, reason=f"kubectl {NOT_PACKAGED}")
 needs_cluster = pytest.mark.skipif(bool(why_no_cluster()), reason=why_no_cluster() or "there is one")
 
 
 def run(*command: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; the caller checks its exit code."""
-    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=90)
+    """Run a program to its end, helm and kubectl as they are packaged; the caller checks its exit code."""
+    name, *arguments = command
+    return subprocess.run(
+        [program(name) or name, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
 
 
 def helm_arguments(
@@ -92,7 +102,13 @@ def render(
     namespace: str = "space",
 ) -> list[Manifest]:
     """The same as objects; each caller gets a copy."""
-    return documents(render_text(preset, values, release=release, namespace=namespace))
+    return copy.deepcopy(_objects(preset, json.dumps(values or {}, sort_keys=True), release, namespace))
+
+
+@functools.cache
+def _objects(preset: str, values: str, release: str, namespace: str) -> list[Manifest]:
+    """Parsed once: reading a render costs more than making it."""
+    return documents(_text(preset, values, release, namespace))
 
 
 def documents(text: str) -> list[Manifest]:
