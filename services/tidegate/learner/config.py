@@ -33,9 +33,9 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``device``: ``auto`` uses CUDA when present. ``threads``: threads of one torch operation; more than the free cores
     makes everything slower.
     ``ranks``: processes that train together, each on its share of every batch; `tidegate up` starts that many on this
-    machine, connected over loopback, and the chart pods with a rank for each GPU. More ranks than groups in a minibatch (text) leave
-    some idle. ``rank_timeout_s``: how long ranks wait for one that hangs before they restart from the newest checkpoint
-    (a lost process is detected immediately); must exceed the longest gradient step.
+    machine, connected over loopback, and the chart pods with a rank for each GPU. More ranks than groups in a
+    minibatch (text) leave some idle. ``rank_timeout_s``: how long ranks wait for one that hangs before they restart
+    from the newest checkpoint (a lost process is detected immediately); must exceed the longest gradient step.
     ``checkpoint_every_steps``: the most steps that a crash can lose; the trajectory store keeps their payloads. The
     first checkpoint is written before the first update.
     ``keep_checkpoints``: how many are kept; with 1 a corrupt checkpoint ends the run.
