@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidegate.launch.fork_server.preloading import fork_servers_first, load_shared
+from tidegate.launch.model_fit import check_model_fits
 from tidegate.launch.preflight import Preflight, PreflightError
 from tidegate.launch.run_plan import RunPlan
 from tidegate.runtime.files import PRIVATE_UMASK
@@ -24,7 +25,7 @@ def begun(plan: RunPlan, *, folder: Path) -> Generator[Preflight | None]:
     removed, unless it existed.
 
     Raises:
-        PreflightError: the environment, its settings or the policy cannot work.
+        PreflightError: the environment, its settings or the policy cannot work, or its model does not fit this machine.
     """
     is_new = not folder.exists()
     os.umask(PRIVATE_UMASK)  # of everything that this process and its children write
@@ -35,6 +36,7 @@ def begun(plan: RunPlan, *, folder: Path) -> Generator[Preflight | None]:
         else None
     )
     try:
+        check_model_fits(plan)
         load_shared()
         if preflight is not None:
             preflight.check()

@@ -2,16 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from tidegate.cli.option_groups import panel
 from tidegate.core.distributions import FORMS_WITH_FILES
 from tidegate.core.planner.rollout import LAG_WALL, PENALTY_PER_VERSION
+from tidegate.core.sizing.plan import KEEP_VERSIONS, MFU
 
 _Balance = panel("Balance")
 _Rollouts = panel("Rollouts")
+_Model = panel("A language model on GPUs, instead of rates")
 _Prices = panel("Prices (dollars per hour)")
 
 
@@ -66,6 +68,23 @@ class RolloutOptions:
     freshness_penalty: Annotated[
         float, _Rollouts(help="Relative cost of each version above --lag-wall.", min=0.0)
     ] = PENALTY_PER_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """A model, whose memory, rates, versions and split are planned."""
+
+    model: Annotated[str, _Model(help="Folder of a model, or a size of Qwen2.5: 0.5b to 72b.")] = ""
+    gpus: Annotated[str, _Model(help="Number and kind, as 8xH100-80.")] = ""
+    length: Annotated[str, _Model(help="Tokens of the longest text, prompt included: 16k or 4096.")] = "4k"
+    lora: Annotated[int, _Model(help="Rank of adapters; 0: all weights.", min=0, max=1024)] = 0
+    dtype: Annotated[Literal["float32", "bfloat16"], _Model(help="policy.dtype.")] = "bfloat16"
+    pass_tokens: Annotated[int, _Model(help="learner.pass_tokens.", min=1)] = 4096
+    reference: Annotated[bool, _Model("--reference", help="The objective reads a reference policy.")] = False
+    mfu: Annotated[float, _Model(help="Share of a GPU's peak that the layers reach, in (0, 1].")] = MFU
+    learner_gpus: Annotated[int, _Model(help="GPUs that train; 0: propose a split.", min=0)] = 0
+    keep_versions: Annotated[int, _Model(help="weight_distribution.keep_versions.", min=2)] = KEEP_VERSIONS
+    gpu_price: Annotated[float, _Model(help="Dollars per hour of one GPU.", min=0.0)] = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

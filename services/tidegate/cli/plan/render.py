@@ -30,11 +30,12 @@ def render(answer: PlanAnswer, run: RunMeasurements | None) -> RenderableType:
     return Group(*parts)
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+def table(title: str, *columns: str) -> Table:
+    """A table without lines: the first column is text, the others are numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", header_style=MUTED)
-    return table
+        made.add_column(column, justify="left" if index == 0 else "right", header_style=MUTED)
+    return made
 
 
 def _measured(run: RunMeasurements) -> RenderableType:
@@ -49,16 +50,16 @@ def _measured(run: RunMeasurements) -> RenderableType:
 
 
 def _stages(balance: Balance) -> Table:
-    table = _table("bottleneck", "stage", "count", "could do", "used", "")
+    rows = table("bottleneck", "stage", "count", "could do", "used", "")
     for stage in balance.stages:
-        table.add_row(
+        rows.add_row(
             stage.name,
             f"{stage.count:,}",
             f"{_rate(stage.capacity_per_s)}/s",
             f"{stage.utilisation:.0%}",
             _bar(stage),
         )
-    return table
+    return rows
 
 
 def _bar(stage: Stage) -> Text:
@@ -106,12 +107,12 @@ def _replicas(answer: PlanAnswer) -> Table:
         if answer.learner_free_at and answer.learner_free_at > 1
         else ("one suffices" if answer.learner_free_at else "the learner is the bottleneck at any number")
     )
-    table = _table(
+    rows = table(
         f"learner replicas ({note})", "replicas", "speedup", "learner", "loop", "bottleneck", "$ per million"
     )
     for row in answer.replicas:
         here = "bold" if row.replicas == answer.loop.num_replicas else ""
-        table.add_row(
+        rows.add_row(
             str(row.replicas),
             f"{row.speedup:.2f}×",
             f"{_rate(row.learner_per_s)}/s",
@@ -120,13 +121,13 @@ def _replicas(answer: PlanAnswer) -> Table:
             dollars(row.usd_per_million),
             style=here,
         )
-    return table
+    return rows
 
 
 def _steps(plan: RolloutPlan) -> Table:
     sync, free = plan.synchronous, plan.asynchronous
-    table = _table(f"one step ({plan.speedup:.2f}× with asynchrony)", "", "synchronous", "asynchronous")
-    rows = [
+    rows = table(f"one step ({plan.speedup:.2f}× with asynchrony)", "", "synchronous", "asynchronous")
+    seconds = [
         ("rollouts, mean work of a slot", sync.work_s, None),
         ("  wait for the slowest", sync.straggler_wait_s, None),
         ("rewards", sync.reward_tail_s, None),
@@ -134,34 +135,34 @@ def _steps(plan: RolloutPlan) -> Table:
         ("weights", sync.weight_sync_s, None),
         ("wall", sync.wall_s, free.wall_s),
     ]
-    for name, synchronous_s, asynchronous_s in rows:
-        table.add_row(
+    for name, synchronous_s, asynchronous_s in seconds:
+        rows.add_row(
             name,
             _seconds(synchronous_s),
             _seconds(asynchronous_s) if asynchronous_s is not None else "overlapped",
         )
-    table.add_row("  with the freshness penalty", "", _seconds(free.effective_wall_s))
-    table.add_row(
+    rows.add_row("  with the freshness penalty", "", _seconds(free.effective_wall_s))
+    rows.add_row(
         "samples/s", _rate(sync.samples_per_s), f"{_rate(free.samples_per_s)} ({BOUND_BY[free.bound_by]})"
     )
-    table.add_row("actors idle", f"{sync.actor_idle_ratio:.0%}", f"{free.actor_idle_ratio:.0%}")
-    table.add_row("learner idle", f"{sync.learner_idle_ratio:.0%}", f"{free.learner_idle_ratio:.0%}")
+    rows.add_row("actors idle", f"{sync.actor_idle_ratio:.0%}", f"{free.actor_idle_ratio:.0%}")
+    rows.add_row("learner idle", f"{sync.learner_idle_ratio:.0%}", f"{free.learner_idle_ratio:.0%}")
     natural = "grows without bound" if free.natural_lag is None else f"{free.natural_lag:.1f}"
-    table.add_row("mean lag", "0", f"{free.lag_mean:.1f} ({natural} without a budget)")
-    return table
+    rows.add_row("mean lag", "0", f"{free.lag_mean:.1f} ({natural} without a budget)")
+    return rows
 
 
 def _tail(tail: Tail) -> Table:
-    table = _table(f"the slowest of {tail.num_draws}", "", "seconds", "error")
-    table.add_row("mean of one", _seconds(tail.mean_s), "")
-    table.add_row("mean of the slowest", _seconds(tail.max_s), "exact")
+    rows = table(f"the slowest of {tail.num_draws}", "", "seconds", "error")
+    rows.add_row("mean of one", _seconds(tail.mean_s), "")
+    rows.add_row("mean of the slowest", _seconds(tail.max_s), "exact")
     for name, value_s, error in (
         ("extreme value, leading term", tail.leading_s, tail.leading_error),
         ("extreme value, Gumbel", tail.gumbel_s, tail.gumbel_error),
     ):
         if value_s is not None and error is not None:
-            table.add_row(name, _seconds(value_s), f"{error:+.1%}")
-    return table
+            rows.add_row(name, _seconds(value_s), f"{error:+.1%}")
+    return rows
 
 
 def _seconds(seconds: float) -> str:
