@@ -160,7 +160,8 @@ def supervised_warmup(
     )
     solved = 0.0
     for step in range(1, settings.max_steps + 1):
-        batch = data.rows(torch.randint(len(examples), (settings.batch_size,), generator=generator))
+        rows_B = torch.randint(len(examples), (settings.batch_size,), generator=generator)
+        batch = data.rows(rows_B).to(model.device)
         loss = -completion_logprobs(model, batch).sum() / batch.mask_BT.sum()
         optimizer.learning_rate = settings.learning_rate * min(1.0, step / settings.ramp_steps)
         metrics = gradient_step(Loss(total=loss, metrics={}), optimizer, max_grad_norm=settings.max_grad_norm)

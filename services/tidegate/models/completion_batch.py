@@ -5,7 +5,7 @@ N tokens that the policy chose, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 import numpy as np
@@ -37,6 +37,10 @@ class CompletionBatch:
     lengths_B: Tensor
     mask_BT: Tensor
     group_index_B: Tensor
+
+    def to(self, device: torch.device) -> "CompletionBatch":
+        """The same batch on a device."""
+        return CompletionBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
     def rows(self, index_B: Tensor) -> "CompletionBatch":
         """Some of the completions with their prompts; groups are renumbered."""

@@ -179,7 +179,11 @@ class Generation:
             tokens_R = self._model.next_logprobs(hidden_RD).argmax(dim=-1)
             return tokens_R, torch.zeros(len(tokens_R), device=tokens_R.device)
         logprobs_RV = self._model.next_logprobs(hidden_RD, temperature=self._temperature)
-        tokens_R1 = torch.multinomial(logprobs_RV.exp(), 1, generator=self._generator)
+        # A generator draws on its own device only.
+        drawn_R1 = torch.multinomial(
+            logprobs_RV.exp().to(self._generator.device), 1, generator=self._generator
+        )
+        tokens_R1 = drawn_R1.to(logprobs_RV.device)
         return tokens_R1[:, 0], logprobs_RV.gather(-1, tokens_R1)[:, 0]
 
     def _compact(self) -> None:

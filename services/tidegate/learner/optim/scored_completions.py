@@ -3,9 +3,8 @@
 Shapes: B completions, T their tokens.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -40,8 +39,7 @@ class ScoredCompletions:
             "steps_BT": self.steps_BT,
             "rewards_B": self.rewards_B,
         }
-        fields = dataclasses.fields(self.completions)
-        shared = {field.name: getattr(self.completions, field.name) for field in fields}
+        shared = {field.name: getattr(self.completions, field.name) for field in fields(self.completions)}
         return Packed(tensors=shared | own, values={"temperature": self.temperature})
 
     @staticmethod
@@ -88,7 +86,7 @@ def scored_completions(
         for span in trajectory.spans:
             steps_BT[row, span.start : span.stop] = span.version.step
     return ScoredCompletions(
-        completions=_on(completions, device),
+        completions=completions.to(device),
         behavior_logprobs_BT=torch.tensor(logprobs_BT, device=device),
         steps_BT=torch.tensor(steps_BT, device=device),
         rewards_B=torch.tensor(
@@ -119,8 +117,3 @@ def _check(trajectory: Trajectory, *, like: Trajectory, context_length: int) -> 
             f"{name} was sampled at temperature {trajectory.sampler.temperature}",
             why=f"its batch was sampled at {like.sampler.temperature}, and logprobs of both cannot be compared",
         )
-
-
-def _on(batch: CompletionBatch, device: torch.device) -> CompletionBatch:
-    fields = dataclasses.fields(batch)
-    return CompletionBatch(**{field.name: getattr(batch, field.name).to(device) for field in fields})

@@ -37,7 +37,8 @@ def check_same_state(group: RankGroup, tensors: Mapping[str, Tensor], *, number:
         RankMismatchError: a tensor differs; the message names the first.
         RankLostError: a rank is lost.
     """
-    differing = _differing(group, torch.stack([_checksum(tensor) for tensor in tensors.values()]).cpu())
+    # On the CPU one by one: a random state is there, parameters may be on a GPU, and both cannot be stacked.
+    differing = _differing(group, torch.stack([_checksum(tensor).cpu() for tensor in tensors.values()]))
     if differing:
         names = list(tensors)
         raise RankMismatchError(
