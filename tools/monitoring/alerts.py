@@ -23,9 +23,10 @@ from tools.monitoring.slo_rules import (
 )
 
 HUNG = selected(actor_stats.ENVIRONMENT_FAULTS.metric, f'{label(names.ATTR_KIND)}="hung"')
-PAUSED = f"max by ({OF_RUN}) ({selected(admission_stats.PAUSED.metric)}) > 0"
 # How a summary names the run of an alert; a run on one machine has no namespace.
 OF_WHICH = f"Run {{{{ with $labels.{NAMESPACE} }}}}{{{{ . }}}}/{{{{ end }}}}{{{{ $labels.{RUN} }}}}"
+# An update in progress that takes no longer than those before it allow.
+UPDATING = f"max by ({OF_RUN}) ({selected(learner_stats.UPDATE_DUE_AT_S.metric)}) > time()"
 
 
 class Alert(msgspec.Struct, frozen=True):
@@ -117,6 +118,8 @@ def burn_alerts(period: Period) -> list[Alert]:
 def other_alerts(period: Period) -> list[Alert]:
     """Conditions that are wrong without an objective, and failures of the monitoring itself."""
     long = period.window(1 / 72)
+    # Also shortly after a pause: the window still holds it.
+    paused = f"max by ({OF_RUN}) (max_over_time({selected(admission_stats.PAUSED.metric)}[{long}])) > 0"
     bad = selected(names.METRIC_SLO_EVENTS, of_slo("lag_max"), f'{label(names.ATTR_SLO_RESULT)}="bad"')
     version = f"max by ({OF_RUN}) ({selected(learner_stats.VERSION_STEP.metric)})"
     serving = f"min by ({OF_RUN}) ({selected(actor_stats.SERVING_STEP.metric)})"
@@ -147,7 +150,7 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateLearnerStarved",
             severity="ticket",
-            expr=f"sum by ({OF_RUN}) (rate({waited}[{long}])) > 0.9 unless on ({OF_RUN}) {PAUSED}",
+            expr=f"sum by ({OF_RUN}) (rate({waited}[{long}])) > 0.9 unless on ({OF_RUN}) {paused}",
             summary=f"{OF_WHICH}: the learner trains less than a tenth of the time",
             meaning="The learner waits for batches (cause empty), releases batches that are too old (stale),"
             " or waits for its last version to be published (weights).",
@@ -165,19 +168,23 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateNothingTrained",
             severity="page",
-            expr=f"sum by ({OF_RUN}) (increase({trained}[{long}])) == 0 unless on ({OF_RUN}) {PAUSED}",
+            expr=f"sum by ({OF_RUN}) (increase({trained}[{long}])) == 0 unless on ({OF_RUN}) {paused}"
+            f" unless on ({OF_RUN}) {UPDATING}",
             summary=f"{OF_WHICH}: nothing was trained, and the run is not paused",
-            meaning="No objective burns while nothing is observed, so a stalled run violates none. Without"
-            " actors a run stalls too; declare such a pause.",
+            meaning="No objective burns while nothing is observed, so a stalled run violates none. A pause"
+            " (`tidegate pause`, a suspended TrainingRun, actors that a person scaled to 0) is no stall, nor is an"
+            " update that takes at most three times as long as the longest before it.",
             confirm=(
                 "`tidegate status` shows which service is not ready or idle.",
                 "`kubectl get pods -l app.kubernetes.io/name=tidegate`.",
             ),
             steps=(
-                "No actors: scale them up, or declare the pause (`tidegate pause`, or the TrainingRun's spec).",
+                "No actors, and nobody scaled them to 0: their pods do not start, or crash; see their events and logs.",
+                "To stop the run on purpose: `tidegate pause --reason TEXT`, and later `tidegate resume`.",
                 "A service that restarts: the last lines of its log give the reason and a fix.",
                 "Streams full: see TidegateStreamNearFull.",
             ),
+            for_share=1 / 288,
         ),
         Alert(
             name="TidegateTelemetryLost",

@@ -36,6 +36,8 @@ OF_THE_MIX = {
 }
 # Drift is taken over this share of its objective's window: a mix needs samples, a trend needs several mixes.
 MIX_WINDOW_SHARE = 0.25
+# After a declared pause actors start, load a model, and fill the first batch: minutes with large models.
+REFILL_S_MAX = 600.0
 
 
 class Valued(msgspec.Struct, frozen=True):
@@ -57,11 +59,17 @@ Observation: TypeAlias = Valued | Counted
 
 
 class IndicatorState(msgspec.Struct, frozen=True):
-    """State between two observations: counters, the learner's version, and the mixes of the last minutes."""
+    """State between two observations: counters, the learner's version, and the mixes of the last minutes.
+
+    ``idle_from_s``: idleness and waste are judged from then on, later than now in a declared pause and after it.
+    ``refilling``: since that pause nothing was trained yet.
+    """
 
     counted: dict[str, float] = {}
     step: float | None = None
     mixes: dict[str, MixWindow] = {}
+    idle_from_s: float | None = None
+    refilling: bool = False
 
 
 def observe_indicators(
@@ -71,15 +79,24 @@ def observe_indicators(
     *,
     group_size: int,
     paused: bool,
+    declared_pause: bool,
     now_s: float,
 ) -> tuple[dict[str, Observation], IndicatorState]:
-    """Each objective's observation, and the state for the next one; ``propagation`` observes propagation."""
+    """Each objective's observation, and the state for the next one; ``propagation`` observes propagation.
+
+    ``paused``: admission is paused. ``declared_pause``: the run stands still because somebody wants it to.
+    """
     learner = seen.latest("learner", now_s=now_s)
     values = learner[0].values if learner else {}
     step = values.get(learner_stats.VERSION_STEP)
     updated = step is not None and memory.step is not None and step != memory.step
     # Before the first update every service waits for another, and in a pause they idle on purpose.
-    works = bool(learner) and not paused and (seen.total("learner", learner_stats.BUSY_S) or 0.0) > 0
+    began = bool(learner) and (seen.total("learner", learner_stats.BUSY_S) or 0.0) > 0
+    memory = _after_pause(
+        memory, declared=declared_pause, updated=updated, window_s=seen.window_s, now_s=now_s
+    )
+    judged = memory.idle_from_s is None
+    works = began and judged and not paused
     counted = dict(memory.counted)
     mixes: dict[str, MixWindow] = {}
     found: dict[str, Observation] = {}
@@ -100,14 +117,36 @@ def observe_indicators(
             mix = mixes[name].increase()
             found[name] = Valued(drift(mix, group_size=group_size), most_lost(mix))
         elif name == "waste_ratio":
-            found[name] = Valued(_waste(seen, now_s=now_s))
+            found[name] = Valued(_waste(seen, now_s=now_s) if judged else None)
         elif name == "learner_idle_ratio":
             idle = seen.ratio("learner", learner_stats.WAIT_BATCH_S, now_s=now_s)
             found[name] = Valued(idle if works else None)
         elif name == "actor_idle_ratio":
             idle = seen.ratio("actor", actor_stats.WAIT_TASK_S, now_s=now_s)
             found[name] = Valued(idle if works and seen.num_alive("actor", now_s=now_s) else None)
-    return found, IndicatorState(counted, memory.step if step is None else step, mixes)
+    state = msgspec.structs.replace(
+        memory, counted=counted, step=memory.step if step is None else step, mixes=mixes
+    )
+    return found, state
+
+
+def _after_pause(
+    memory: IndicatorState, *, declared: bool, updated: bool, window_s: float, now_s: float
+) -> IndicatorState:
+    """When idleness is judged again: once the window since the first update after a declared pause is over.
+
+    Until then the window holds the pause, or the time in which actors start and the first batch fills. An update that
+    does not come within ``REFILL_S_MAX`` is judged as idleness.
+    """
+    replace = msgspec.structs.replace
+    if declared:
+        return replace(memory, idle_from_s=now_s + REFILL_S_MAX, refilling=True)
+    from_s = memory.idle_from_s
+    if from_s is None or now_s >= from_s or from_s - now_s > REFILL_S_MAX:
+        return replace(memory, idle_from_s=None, refilling=False)
+    if memory.refilling and updated:
+        return replace(memory, idle_from_s=min(from_s, now_s + window_s), refilling=False)
+    return memory
 
 
 def mix_of(totals: Mapping[str, float], decided: Family[Counter], trained: Family[Counter]) -> Mix:

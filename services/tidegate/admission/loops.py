@@ -8,7 +8,9 @@ at the next tick.
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -19,13 +21,14 @@ from tidegate.admission.samples import JsonLinesFile, SystemSample
 from tidegate.admission.scaling import Scaling
 from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.staleness_controller import StalenessController
-from tidegate.admission.state import Decision, Pause, StreamBacklog, decide, flow_of, mean_backlog, signals_of
+from tidegate.admission.state import Decision, StreamBacklog, decide, flow_of, mean_backlog, signals_of
 from tidegate.admission.state_file import StateFile
 from tidegate.catalogue import admission as statistics
 from tidegate.catalogue import trajectory_store as store_stats
-from tidegate.core.admission import Flow, Limits, capacity
+from tidegate.core.admission import RUN_ENDS, Flow, Limits, capacity
 from tidegate.core.balance import Diagnosis, Signals, diagnose
 from tidegate.core.errors import RecordError, TidegateError
+from tidegate.core.pauses import Pause, declared_pause, explanation, request_pause, way_out
 from tidegate.core.slo import Verdict
 from tidegate.runtime.disk import disk_problem
 from tidegate.runtime.service import ServiceContext
@@ -98,8 +101,6 @@ class Admission:
             await self._record(decision.limits, flow)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._woken.wait(), timeout=self._config.tick_s)
-        # A pause survives a crash and ends with an orderly stop: a resumed run admits again.
-        self._pause_file.clear()
 
     def decision(self) -> Decision:
         """The decision in force now."""
@@ -114,6 +115,11 @@ class Admission:
             budget=action.max_lag if overrides.max_lag is None else min(action.max_lag, overrides.max_lag),
             hold=overrides.pause or action.pause,
         )
+
+    def declared_pause(self) -> str:
+        """Why the run stands still on purpose, since when and by whom; empty while nobody wants it to."""
+        cluster = self.scaling.cluster
+        return declared_pause(self._pause, others=(cluster.overrides.pause, cluster.zero))
 
     def flow(self) -> Flow:
         """The work in flight, as the task queue reported it last."""
@@ -137,6 +143,9 @@ class Admission:
             stuck_actors=self._problems.num_stuck(now_s=now_s, silent_after_s=SILENT_AFTER_S),
             actor_problem=self._problems.newest(now_s=now_s),
         )
+        declared = self.declared_pause()
+        if declared and not limits.paused:  # by 0 actors: admission itself goes on
+            return Diagnosis("idle", explanation(declared), way_out(declared)), signals
         return diagnose(signals), signals
 
     def problems(self) -> list[str]:
@@ -153,20 +162,27 @@ class Admission:
         """The verdict on each objective of the run."""
         return self._slos.verdicts(now_s=self._now_s())
 
-    async def set_paused(self, pause: Pause) -> None:
+    async def set_paused(self, *, paused: bool, reason: str, by: str) -> None:
         """Set or end a pause; publishes the limits before it returns, or at the next tick when that fails.
 
         Raises:
             UnavailableError: the broker is unreachable; the pause is in force all the same.
         """
+        now_s = self.context.clock.now_s()
+        pause = request_pause(self._pause, paused=paused, reason=reason, by=by, now_s=now_s)
         self._pause = pause
         try:
-            self._pause_file.write(pause)
+            # It survives every restart but the end of the run: a run that is started again admits work.
+            if pause.paused and pause.reason != RUN_ENDS:
+                self._pause_file.write(pause)
+            else:
+                self._pause_file.clear()
         except OSError as error:  # it holds until a restart, which is all that a full disk allows
             self.context.log.warning("pause_not_saved", error=str(error))
-        self.context.log.info("pause_set", paused=pause.paused, reason=pause.reason)
+        self.context.log.info("pause_set", paused=pause.paused, reason=pause.reason, by=by)
         self._woken.set()
         await self._publish(self.decision().limits)
+        await self._event("pause", {"paused": pause.paused, "reason": pause.reason, "by": by})
 
     async def _act(self, decision: Decision) -> None:
         since_s = self.context.clock.monotonic_s() - self._published_at_s
@@ -191,12 +207,16 @@ class Admission:
         if changed:
             fields = msgspec.structs.asdict(limits)
             context.log.info("limits_published", **fields)
-            try:
-                await context.bus.event("limits", fields)
-            except TidegateError as error:
-                if not error.retryable:
-                    raise
-                context.stats.add(statistics.EVENTS_LOST)
+            await self._event("limits", fields)
+
+    async def _event(self, kind: str, fields: Mapping[str, Any]) -> None:
+        """Publish an event for operators, or count it as lost."""
+        try:
+            await self.context.bus.event(kind, fields)
+        except TidegateError as error:
+            if not error.retryable:
+                raise
+            self.context.stats.add(statistics.EVENTS_LOST)
 
     async def _bound_rollouts(self, max_ack_pending: int) -> None:
         context = self.context
@@ -232,7 +252,9 @@ class Admission:
         stats.set(statistics.MAX_RUNNING, limits.max_running)
         stats.set(statistics.MAX_LAG, limits.max_lag)
         stats.set(statistics.CAPACITY, capacity(limits, flow))
-        stats.set(statistics.PAUSED, float(limits.paused))
+        declared = self.declared_pause()
+        stats.set(statistics.PAUSED, float(limits.paused or bool(declared)))
+        stats.label(statistics.PAUSE, declared)
         for statistic, value in self._staleness.statistics().items():
             stats.set(statistic, value)
         backlog = self._backlogs[-1] if self._backlogs else StreamBacklog()
@@ -242,7 +264,9 @@ class Admission:
         stats.label(statistics.BOTTLENECK_SENTENCE, diagnosis.sentence)
         stats.label(statistics.BOTTLENECK_FIX, diagnosis.fix)
         stats.label(statistics.ACTOR_PROBLEMS, "; ".join(self.problems()[:2]))
-        await self._slos.tick(self._seen, diagnosis, paused=limits.paused, now_s=self._now_s())
+        await self._slos.tick(
+            self._seen, diagnosis, paused=limits.paused, declared_pause=bool(declared), now_s=self._now_s()
+        )
         values = self._seen.merged(now_s=self._now_s())
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
         sample = SystemSample(context.clock.now_s(), diagnosis.bottleneck, signals, values, self.problems())

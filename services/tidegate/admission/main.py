@@ -10,9 +10,9 @@ from tidegate.admission.scaling import Scaling
 from tidegate.admission.servicer import AdmissionServicer, ExternalScalerServicer
 from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.staleness_controller import StalenessController
-from tidegate.admission.state import Pause
 from tidegate.admission.state_file import StateFile
 from tidegate.core.admission import Limits
+from tidegate.core.pauses import Pause
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 
 PAUSE_FILE = "pause.json"

@@ -83,6 +83,7 @@ class Observations:
     """The newest reports and the last ``window_s`` seconds. Bounded by ``INSTANCES_MAX`` and ``SLOTS``."""
 
     def __init__(self, *, window_s: float) -> None:
+        self.window_s = window_s
         self._slot_s = window_s / SLOTS
         self._newest: dict[str, _InstanceReport] = {}
         self._services: dict[str, _Service] = {}

@@ -56,6 +56,11 @@ def note(state: Propagation, publication: Publication | None) -> Propagation:
     return Propagation(followed=followed, seen=publication)
 
 
+def abandon(state: Propagation) -> Propagation:
+    """Follow no version, as in a declared pause nobody may serve it; the next publication is followed again."""
+    return Propagation(seen=state.seen)
+
+
 def check_arrival(
     state: Propagation, serving: Mapping[PolicyVersion, int], *, num_actors: int, now_s: float
 ) -> tuple[Propagation, float | None]:

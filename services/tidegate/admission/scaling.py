@@ -48,7 +48,8 @@ class ClusterView(msgspec.Struct, frozen=True):
     """The adapter's newest view. ``seen_at_s`` monotonic; ``scaled_at_s`` seconds since the epoch.
 
     ``replicas``: wanted by the Deployments; None without an adapter. ``fixed``: those of the Deployments that are never
-    patched. ``scaled_by``: the other manager that scaled last, "" when admission did or none.
+    patched. ``scaled_by``: the other manager that scaled last, "" when admission did or none. ``zero``: who asked for 0
+    actors and since when, as a sentence; "" while there are some, or an autoscaler asked.
     """
 
     seen_at_s: float = 0.0
@@ -57,6 +58,7 @@ class ClusterView(msgspec.Struct, frozen=True):
     scaled_by: str = ""
     scaled_at_s: float | None = None
     zero_is_ours: bool = False
+    zero: str = ""
     overrides: Overrides = NO_OVERRIDES
 
 

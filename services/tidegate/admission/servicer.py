@@ -8,7 +8,6 @@ import grpc
 
 from tidegate.admission.external_scaler import METRIC, TARGET_PER_REPLICA, ExternalScaler
 from tidegate.admission.loops import Admission
-from tidegate.admission.state import Pause
 from tidegate.core.slo import Verdict
 from tidegate.runtime.rpc import Registration
 from tidegate.v1 import admission_service_pb2 as pb
@@ -45,9 +44,10 @@ class AdmissionServicer(pb_grpc.AdmissionServiceServicer):
         )
 
     async def SetPaused(self, request: pb.SetPausedRequest, context: Call) -> pb.SetPausedResponse:
-        """Pause or resume admission. Idempotent; kept until changed, across a crash."""
+        """Pause or resume admission. Idempotent; kept until changed, across restarts."""
         check_name(request.reason, "The reason", chars_max=DETAIL_CHARS_MAX)
-        await self._admission.set_paused(Pause(paused=request.paused, reason=request.reason))
+        check_name(request.by, "The name of who asks")
+        await self._admission.set_paused(paused=request.paused, reason=request.reason, by=request.by)
         return pb.SetPausedResponse()
 
     async def Diagnose(self, request: pb.DiagnoseRequest, context: Call) -> pb.DiagnoseResponse:

@@ -9,7 +9,14 @@ import msgspec
 from tidegate.admission import indicators
 from tidegate.admission.indicators import Counted, IndicatorState, Observation, Valued
 from tidegate.admission.observations import Observations
-from tidegate.admission.propagation import Propagation, check_arrival, note, publication_of, seconds_waiting
+from tidegate.admission.propagation import (
+    Propagation,
+    abandon,
+    check_arrival,
+    note,
+    publication_of,
+    seconds_waiting,
+)
 from tidegate.admission.samples import JsonLinesFile
 from tidegate.admission.slo_file import (
     EVENTS_FILE,
@@ -101,10 +108,23 @@ class SloWatch:
             if took_s is not None and len(self._arrived_s) < ARRIVALS_MAX:
                 self._arrived_s.append(took_s)
 
-    async def tick(self, seen: Observations, diagnosis: Diagnosis, *, paused: bool, now_s: float) -> None:
-        """Observe and judge every objective, and publish the changes."""
+    async def tick(
+        self, seen: Observations, diagnosis: Diagnosis, *, paused: bool, declared_pause: bool, now_s: float
+    ) -> None:
+        """Observe and judge every objective, and publish the changes.
+
+        ``paused``: admission is paused; ``declared_pause``: the run stands still because somebody wants it to.
+        """
+        if declared_pause:
+            self._propagation = abandon(self._propagation)
         found, self._memory = indicators.observe_indicators(
-            seen, self._memory, self._slos, group_size=self._group_size, paused=paused, now_s=now_s
+            seen,
+            self._memory,
+            self._slos,
+            group_size=self._group_size,
+            paused=paused,
+            declared_pause=declared_pause,
+            now_s=now_s,
         )
         for name, observation in found.items():
             self._observe(name, observation, now_s=now_s)

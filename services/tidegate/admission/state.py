@@ -19,13 +19,7 @@ from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.core.admission import Flow, Limits
 from tidegate.core.balance import Signals
-
-
-class Pause(msgspec.Struct, frozen=True):
-    """The operator's request: admission paused, or not."""
-
-    paused: bool = False
-    reason: str = ""
+from tidegate.core.pauses import Pause
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -63,7 +57,7 @@ def decide(
             f" (admission.resident_bytes_high {resident_bytes_high / 1e6:.0f} MB)"
         )
     if pause.paused:
-        reason = pause.reason or "paused by an operator"
+        reason = pause.sentence()
     elif hold:
         reason = hold
     limits = Limits(

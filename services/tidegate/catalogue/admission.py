@@ -26,9 +26,8 @@ CAPACITY = Gauge(
     "Trajectories that may be admitted now.",
     exported="tidegate.admission.capacity",
 )
-PAUSED = Gauge(
-    "paused", "", "1 while admission is paused by an operator.", exported="tidegate.admission.paused"
-)
+PAUSED = Gauge("paused", "", "1 while the run is paused on purpose.", exported="tidegate.admission.paused")
+PAUSE = Text("pause", "Why the run is paused, since when and by whom.", exported=False)
 DECISIONS = Counter("decisions_total", "{decision}", "Ticks of admission.", exported=False)
 TASKS_WAITING = Gauge(
     "tasks_waiting",

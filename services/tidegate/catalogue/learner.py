@@ -76,6 +76,13 @@ PUBLISH_S = Counter(
     "Time spent publishing versions.",
     exported=METRIC_WORKER_TIME.of({ATTR_STATE: "publish"}),
 )
+UPDATE_DUE_AT_S = Gauge(
+    "update_due_at_s",
+    "s",
+    "Unix time by which the update in progress should have ended: three times the longest update so far; 0 while none"
+    " is in progress.",
+    exported="tidegate.learner.update_due_time",
+)
 SEND_S = Counter(
     "send_s_total",
     "s",

@@ -42,6 +42,10 @@ COMMANDS: dict[str, CommandEntry] = {
     ),
     "env": CommandEntry("tidegate.cli.env:env", "Describe an environment, and check that a policy fits it."),
     "status": CommandEntry("tidegate.cli.status:status", "Watch a running platform."),
+    "pause": CommandEntry(
+        "tidegate.cli.pause:pause", "Stop the admission of tasks; what is in flight is still trained."
+    ),
+    "resume": CommandEntry("tidegate.cli.pause:resume", "End the pause of `tidegate pause`."),
     "audit": CommandEntry(
         "tidegate.cli.audit:audit", "Reconcile the admission journal with the trajectory ledger."
     ),

@@ -17,7 +17,7 @@ from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board, drops
-from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of, phase_of
+from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of, pause_of, phase_of
 from tidegate.launch.run_folder import find_folder, is_running, read_plan, read_processes
 from tidegate.launch.stats_subscription import StatsSubscription
 from tidegate.launch.targets import RunTarget, parse_target
@@ -29,7 +29,7 @@ GATHER_S = 1.2
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The answer of ``status --json``."""
+    """The answer of ``status --json``. ``paused``: since when, by whom and why; empty while it is not."""
 
     run_id: str
     folder: str
@@ -38,6 +38,7 @@ class Status(msgspec.Struct, frozen=True):
     version: str
     target: str
     target_reached: bool
+    paused: str
     dropped: dict[str, int]
     values: dict[str, float]
     instances: dict[str, ServiceStats]
@@ -133,6 +134,7 @@ def _status(folder: Path, live: LiveRun) -> Status:
         version=live.board.version(),
         target=str(live.target),
         target_reached=live.target.reached(values),
+        paused=pause_of(live.board),
         dropped=drops(values),
         values=values,
         instances=live.board.latest(),

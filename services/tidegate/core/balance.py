@@ -15,8 +15,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from tidegate.core import hard_sync
-from tidegate.core.admission import RUN_ENDS
+from tidegate.core import pauses
 
 Bottleneck: TypeAlias = Literal[
     "actor", "learner", "environment", "inference", "weights", "store", "balanced", "idle"
@@ -144,10 +143,8 @@ def _absent(signals: Signals) -> Diagnosis | None:
     if signals.paused:
         return Diagnosis(
             "idle",
-            f"Admission is paused: {signals.admission_state or 'no reason was given'}.",
-            ""
-            if signals.admission_state.startswith((hard_sync.REASON, RUN_ENDS))
-            else "resume admission (AdmissionService.SetPaused with paused: false)",
+            pauses.explanation(signals.admission_state),
+            pauses.way_out(signals.admission_state),
         )
     if signals.num_learners == 0:
         return Diagnosis(

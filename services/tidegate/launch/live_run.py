@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from tidegate.catalogue import admission as admission_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.launch.board import Board
@@ -14,6 +15,7 @@ from tidegate.wire.permissions import SUPERVISOR
 
 BROKER = "nats-server"
 TRAINING = "training"
+PAUSED = "paused"
 
 
 class LiveRun(msgspec.Struct, frozen=True):
@@ -46,13 +48,18 @@ class Screen(Protocol):
 
 
 def phase_of(board: Board, *, otherwise: str) -> str:
-    """``otherwise``, unless the supervisor reports a problem of the run's disk, such as ``disk full``."""
-    return disk_problem_of(board).partition(":")[0] or otherwise
+    """``otherwise``, unless the run's disk has a problem, such as ``disk full``, or the run is paused."""
+    return disk_problem_of(board).partition(":")[0] or (PAUSED if pause_of(board) else otherwise)
 
 
 def disk_problem_of(board: Board) -> str:
     """Why the run's disk cannot be written, from the supervisor; empty while there is space."""
     return next((stats.labels.get(supervisor_stats.DISK_PROBLEM, "") for stats in board.of(SUPERVISOR)), "")
+
+
+def pause_of(board: Board) -> str:
+    """Why the run is paused, from admission; empty while it is not."""
+    return next((stats.labels.get(admission_stats.PAUSE, "") for stats in board.of("admission")), "")
 
 
 def headline_of(target: RunTarget, plan: RunPlan) -> str:

@@ -230,9 +230,10 @@ class Learner:
         started_at_s = context.clock.now_s()
         self._updating = True
         try:
-            updated = await self._thread.run(
-                partial(self._update, batch, number=before.step + 1, response=response)
-            )
+            with self._reporter.updating():
+                updated = await self._thread.run(
+                    partial(self._update, batch, number=before.step + 1, response=response)
+                )
         except RecordError as error:
             self._updating = False
             await self._refuse(batches, batch, error)

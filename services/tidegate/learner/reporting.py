@@ -4,8 +4,9 @@ Spans and metrics cost nothing while telemetry is off. Each trajectory's consump
 step is a trace of its own, linked to the traces of its trajectories.
 """
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -58,6 +59,9 @@ STAGES_EXPECTED = (SPAN_TASK_LEASE, SPAN_GENERATE)
 # Objectives that are judged per trajectory; admission sums the counts.
 LAG_OBJECTIVES = ("lag_p95", "lag_max")
 AGE_OBJECTIVES = ("age_p95",)
+# An update may take three times the longest one before it. A process' first one compiles kernels, and has no measure.
+PATIENCE_UPDATES = 3.0
+FIRST_UPDATE_S_MAX = 3600.0
 WaitCause: TypeAlias = Literal["empty", "stale", "weights"]
 
 
@@ -87,6 +91,8 @@ class StepReporter:
         self._lags = LagWindow()
         self._labels = {ATTR_ENV: context.settings.workload.env}
         self.newest: dict[str, float] = {}
+        self._longest_s = 0.0
+        context.stats.set(statistics.UPDATE_DUE_AT_S, 0.0)
         staleness = context.settings.staleness
         slos = declared(context.settings.slos, max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
         self._slos = [slo for name, slo in slos.items() if name in (*LAG_OBJECTIVES, *AGE_OBJECTIVES)]
@@ -121,6 +127,19 @@ class StepReporter:
             "batch_outdated", trajectory=item.trajectory_id, reason=item.reason, detail=item.detail
         )
         self._context.stats.add(statistics.OUTDATED_BATCHES)
+
+    @contextlib.contextmanager
+    def updating(self) -> Generator[None]:
+        """Report that an update is in progress, and by when it should end, so that no alert pages before."""
+        stats, clock = self._context.stats, self._context.clock
+        started_s = clock.monotonic_s()
+        patience_s = PATIENCE_UPDATES * self._longest_s if self._longest_s else FIRST_UPDATE_S_MAX
+        stats.set(statistics.UPDATE_DUE_AT_S, clock.now_s() + patience_s)
+        try:
+            yield
+        finally:
+            stats.set(statistics.UPDATE_DUE_AT_S, 0.0)
+            self._longest_s = max(self._longest_s, clock.monotonic_s() - started_s)
 
     def trained(self, step: Step) -> None:
         """Report an update that is not acknowledged yet."""

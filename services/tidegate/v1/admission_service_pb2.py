@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#tidegate/v1/admission_service.proto\x12\x0btidegate.v1\"k\n\x0f\x41\x64missionLimits\x12\x0f\n\x07max_lag\x18\x01 \x01(\x05\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12\x13\n\x0bmax_running\x18\x03 \x01(\x05\x12\x0e\n\x06paused\x18\x04 \x01(\x08\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\x12\n\x10GetLimitsRequest\"e\n\x11GetLimitsResponse\x12,\n\x06limits\x18\x01 \x01(\x0b\x32\x1c.tidegate.v1.AdmissionLimits\x12\x0f\n\x07running\x18\x02 \x01(\x03\x12\x11\n\tin_flight\x18\x03 \x01(\x03\"2\n\x10SetPausedRequest\x12\x0e\n\x06paused\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x13\n\x11SetPausedResponse\"\x11\n\x0f\x44iagnoseRequest\"\xdc\x01\n\x10\x44iagnoseResponse\x12\x12\n\nbottleneck\x18\x01 \x01(\t\x12\x10\n\x08sentence\x18\x02 \x01(\t\x12\x0b\n\x03\x66ix\x18\x03 \x01(\t\x12;\n\x07signals\x18\x04 \x03(\x0b\x32*.tidegate.v1.DiagnoseResponse.SignalsEntry\x12\x16\n\x0erecommendation\x18\x05 \x01(\t\x12\x10\n\x08problems\x18\x06 \x03(\t\x1a.\n\x0cSignalsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x10\n\x0eGetSlosRequest\"8\n\x0fGetSlosResponse\x12%\n\x04slos\x18\x01 \x03(\x0b\x32\x17.tidegate.v1.SloVerdict\"\xb2\x02\n\nSloVerdict\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04unit\x18\x02 \x01(\t\x12\r\n\x05\x62ound\x18\x03 \x01(\x01\x12\x11\n\tdirection\x18\x04 \x01(\t\x12\x0e\n\x06target\x18\x05 \x01(\x01\x12\x10\n\x08window_s\x18\x06 \x01(\x01\x12\x11\n\tcondition\x18\x07 \x01(\t\x12\x12\n\x05value\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04good\x18\t \x01(\x01\x12\x0b\n\x03\x62\x61\x64\x18\n \x01(\x01\x12\x0f\n\x07missing\x18\x0b \x01(\x01\x12\x13\n\x0b\x62udget_left\x18\x0c \x01(\x01\x12\x11\n\tburn_long\x18\r \x01(\x01\x12\x12\n\nburn_short\x18\x0e \x01(\x01\x12+\n\x0blast_breach\x18\x0f \x01(\x0b\x32\x16.tidegate.v1.SloBreachB\x08\n\x06_value\"F\n\tSloBreach\x12\x0c\n\x04\x61t_s\x18\x01 \x01(\x01\x12\x12\n\x05value\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x63\x61use\x18\x03 \x01(\tB\x08\n\x06_value2\xb9\x02\n\x10\x41\x64missionService\x12J\n\tGetLimits\x12\x1d.tidegate.v1.GetLimitsRequest\x1a\x1e.tidegate.v1.GetLimitsResponse\x12J\n\tSetPaused\x12\x1d.tidegate.v1.SetPausedRequest\x1a\x1e.tidegate.v1.SetPausedResponse\x12G\n\x08\x44iagnose\x12\x1c.tidegate.v1.DiagnoseRequest\x1a\x1d.tidegate.v1.DiagnoseResponse\x12\x44\n\x07GetSlos\x12\x1b.tidegate.v1.GetSlosRequest\x1a\x1c.tidegate.v1.GetSlosResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#tidegate/v1/admission_service.proto\x12\x0btidegate.v1\"k\n\x0f\x41\x64missionLimits\x12\x0f\n\x07max_lag\x18\x01 \x01(\x05\x12\x12\n\nbatch_size\x18\x02 \x01(\x05\x12\x13\n\x0bmax_running\x18\x03 \x01(\x05\x12\x0e\n\x06paused\x18\x04 \x01(\x08\x12\x0e\n\x06reason\x18\x05 \x01(\t\"\x12\n\x10GetLimitsRequest\"e\n\x11GetLimitsResponse\x12,\n\x06limits\x18\x01 \x01(\x0b\x32\x1c.tidegate.v1.AdmissionLimits\x12\x0f\n\x07running\x18\x02 \x01(\x03\x12\x11\n\tin_flight\x18\x03 \x01(\x03\">\n\x10SetPausedRequest\x12\x0e\n\x06paused\x18\x01 \x01(\x08\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\n\n\x02\x62y\x18\x03 \x01(\t\"\x13\n\x11SetPausedResponse\"\x11\n\x0f\x44iagnoseRequest\"\xdc\x01\n\x10\x44iagnoseResponse\x12\x12\n\nbottleneck\x18\x01 \x01(\t\x12\x10\n\x08sentence\x18\x02 \x01(\t\x12\x0b\n\x03\x66ix\x18\x03 \x01(\t\x12;\n\x07signals\x18\x04 \x03(\x0b\x32*.tidegate.v1.DiagnoseResponse.SignalsEntry\x12\x16\n\x0erecommendation\x18\x05 \x01(\t\x12\x10\n\x08problems\x18\x06 \x03(\t\x1a.\n\x0cSignalsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x10\n\x0eGetSlosRequest\"8\n\x0fGetSlosResponse\x12%\n\x04slos\x18\x01 \x03(\x0b\x32\x17.tidegate.v1.SloVerdict\"\xb2\x02\n\nSloVerdict\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04unit\x18\x02 \x01(\t\x12\r\n\x05\x62ound\x18\x03 \x01(\x01\x12\x11\n\tdirection\x18\x04 \x01(\t\x12\x0e\n\x06target\x18\x05 \x01(\x01\x12\x10\n\x08window_s\x18\x06 \x01(\x01\x12\x11\n\tcondition\x18\x07 \x01(\t\x12\x12\n\x05value\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12\x0c\n\x04good\x18\t \x01(\x01\x12\x0b\n\x03\x62\x61\x64\x18\n \x01(\x01\x12\x0f\n\x07missing\x18\x0b \x01(\x01\x12\x13\n\x0b\x62udget_left\x18\x0c \x01(\x01\x12\x11\n\tburn_long\x18\r \x01(\x01\x12\x12\n\nburn_short\x18\x0e \x01(\x01\x12+\n\x0blast_breach\x18\x0f \x01(\x0b\x32\x16.tidegate.v1.SloBreachB\x08\n\x06_value\"F\n\tSloBreach\x12\x0c\n\x04\x61t_s\x18\x01 \x01(\x01\x12\x12\n\x05value\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\r\n\x05\x63\x61use\x18\x03 \x01(\tB\x08\n\x06_value2\xb9\x02\n\x10\x41\x64missionService\x12J\n\tGetLimits\x12\x1d.tidegate.v1.GetLimitsRequest\x1a\x1e.tidegate.v1.GetLimitsResponse\x12J\n\tSetPaused\x12\x1d.tidegate.v1.SetPausedRequest\x1a\x1e.tidegate.v1.SetPausedResponse\x12G\n\x08\x44iagnose\x12\x1c.tidegate.v1.DiagnoseRequest\x1a\x1d.tidegate.v1.DiagnoseResponse\x12\x44\n\x07GetSlos\x12\x1b.tidegate.v1.GetSlosRequest\x1a\x1c.tidegate.v1.GetSlosResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,23 +40,23 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETLIMITSRESPONSE']._serialized_start=181
   _globals['_GETLIMITSRESPONSE']._serialized_end=282
   _globals['_SETPAUSEDREQUEST']._serialized_start=284
-  _globals['_SETPAUSEDREQUEST']._serialized_end=334
-  _globals['_SETPAUSEDRESPONSE']._serialized_start=336
-  _globals['_SETPAUSEDRESPONSE']._serialized_end=355
-  _globals['_DIAGNOSEREQUEST']._serialized_start=357
-  _globals['_DIAGNOSEREQUEST']._serialized_end=374
-  _globals['_DIAGNOSERESPONSE']._serialized_start=377
-  _globals['_DIAGNOSERESPONSE']._serialized_end=597
-  _globals['_DIAGNOSERESPONSE_SIGNALSENTRY']._serialized_start=551
-  _globals['_DIAGNOSERESPONSE_SIGNALSENTRY']._serialized_end=597
-  _globals['_GETSLOSREQUEST']._serialized_start=599
-  _globals['_GETSLOSREQUEST']._serialized_end=615
-  _globals['_GETSLOSRESPONSE']._serialized_start=617
-  _globals['_GETSLOSRESPONSE']._serialized_end=673
-  _globals['_SLOVERDICT']._serialized_start=676
-  _globals['_SLOVERDICT']._serialized_end=982
-  _globals['_SLOBREACH']._serialized_start=984
-  _globals['_SLOBREACH']._serialized_end=1054
-  _globals['_ADMISSIONSERVICE']._serialized_start=1057
-  _globals['_ADMISSIONSERVICE']._serialized_end=1370
+  _globals['_SETPAUSEDREQUEST']._serialized_end=346
+  _globals['_SETPAUSEDRESPONSE']._serialized_start=348
+  _globals['_SETPAUSEDRESPONSE']._serialized_end=367
+  _globals['_DIAGNOSEREQUEST']._serialized_start=369
+  _globals['_DIAGNOSEREQUEST']._serialized_end=386
+  _globals['_DIAGNOSERESPONSE']._serialized_start=389
+  _globals['_DIAGNOSERESPONSE']._serialized_end=609
+  _globals['_DIAGNOSERESPONSE_SIGNALSENTRY']._serialized_start=563
+  _globals['_DIAGNOSERESPONSE_SIGNALSENTRY']._serialized_end=609
+  _globals['_GETSLOSREQUEST']._serialized_start=611
+  _globals['_GETSLOSREQUEST']._serialized_end=627
+  _globals['_GETSLOSRESPONSE']._serialized_start=629
+  _globals['_GETSLOSRESPONSE']._serialized_end=685
+  _globals['_SLOVERDICT']._serialized_start=688
+  _globals['_SLOVERDICT']._serialized_end=994
+  _globals['_SLOBREACH']._serialized_start=996
+  _globals['_SLOBREACH']._serialized_end=1066
+  _globals['_ADMISSIONSERVICE']._serialized_start=1069
+  _globals['_ADMISSIONSERVICE']._serialized_end=1382
 # @@protoc_insertion_point(module_scope)

@@ -17,7 +17,7 @@ from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.main import build
 from tidegate.catalogue import admission as statistics
-from tidegate.core.admission import Flow, Limits
+from tidegate.core.admission import RUN_ENDS, Flow, Limits
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_reports import publish_stats
@@ -111,28 +111,59 @@ async def test_limits_are_published_at_the_start_and_again_while_nothing_changes
         assert await published(context) == RUN_FILE
 
 
-async def test_pause_is_published_at_once_survives_a_crash_and_ends_with_a_clean_stop(
+async def test_pause_is_published_at_once_and_survives_restarts_until_it_is_resumed(
     make: Callable[[], ServiceContext], heard: list[Limits]
 ) -> None:
     async with running(build, CONFIG, make()) as served:
         await until(lambda: len(heard) >= 1)
-        await client(served).set_paused(paused=True, reason="maintenance")
+        await client(served).set_paused(paused=True, reason="maintenance", by="ana")
         assert (await published(served)).paused
-        pause_file = served.data_dir / "pause.json"
-        left_behind = pause_file.read_bytes()
-    pause_file.write_bytes(left_behind)  # as a killed process leaves it
     async with running(build, CONFIG, make()) as served:
         limits, _ = await client(served).limits()
-        assert (limits.paused, limits.reason) == (True, "maintenance")
+        assert limits.paused
+        assert limits.reason.startswith("paused since ")
+        assert limits.reason.endswith(" UTC by ana: maintenance")
         num_before = len(heard)
         await until(lambda: len(heard) > num_before)
         assert set(heard[num_before:]) == {limits}, "from the first tick on"
-        assert (await client(served).diagnose()).bottleneck == "idle"
+        found = await client(served).diagnose()
+        assert (found.bottleneck, found.fix) == ("idle", "run `tidegate resume`")
         await client(served).set_paused(paused=False, reason="")
         assert await published(served) == RUN_FILE
-        await client(served).set_paused(paused=True, reason="the run is ending")
     async with running(build, CONFIG, make()) as served:
         assert not (await client(served).limits())[0].paused
+
+
+async def test_the_pause_at_the_end_of_a_run_ends_with_it(make: Callable[[], ServiceContext]) -> None:
+    async with running(build, CONFIG, make()) as served:
+        await client(served).set_paused(paused=True, reason="maintenance")
+        await client(served).set_paused(paused=True, reason=RUN_ENDS)
+        assert (await client(served).limits())[0] == msgspec.structs.replace(
+            RUN_FILE, paused=True, reason=RUN_ENDS
+        )
+    async with running(build, CONFIG, make()) as served:
+        assert not (await client(served).limits())[0].paused
+
+
+async def test_a_pause_is_an_event_a_metric_and_a_text_of_the_live_view(
+    make: Callable[[], ServiceContext], bus: Bus, topology: Topology
+) -> None:
+    events: list[dict[str, object]] = []
+
+    async def receive(data: bytes, _headers: dict[str, str]) -> None:
+        events.append(msgspec.json.decode(data, type=dict[str, object]))
+
+    await bus.subscribe(topology.event("pause"), receive)
+    async with running(build, CONFIG, make()) as served:
+        await client(served).set_paused(paused=True, reason="maintenance", by="ana")
+        await until(lambda: served.stats.value(statistics.PAUSED) == 1.0)
+        labels = served.stats.snapshot(at_s=0.0).labels
+        assert labels[statistics.PAUSE].endswith("by ana: maintenance")
+        await client(served).set_paused(paused=False, reason="", by="bo")
+        await until(lambda: served.stats.value(statistics.PAUSED) == 0.0)
+        assert served.stats.snapshot(at_s=0.0).labels[statistics.PAUSE] == ""
+        await until(lambda: len(events) == 2)
+    assert [(event["paused"], event["by"]) for event in events] == [(True, "ana"), (False, "bo")]
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="the system has no /dev/full")

@@ -240,6 +240,36 @@ async def test_zero_while_paused_is_taken_back_after_it(
         await until(lambda: api.replicas(ACTORS) == 2)
 
 
+async def test_zero_by_a_person_is_a_declared_pause_and_admission_goes_on(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    async with admission(make, api, services, config()) as context:
+        client = AdmissionClient(channel_of_test(context, "admission"))
+        await until_reported(context, services)
+        assert context.stats.value(statistics.PAUSED) == 0.0
+        api.scale(ACTORS, 0, manager="kubectl")
+        services.actors.clear()
+        await until(lambda: context.stats.value(statistics.PAUSED) == 1.0)
+        assert label(context, statistics.PAUSE).startswith("0 actors are asked for since ")
+        assert label(context, statistics.PAUSE).endswith("by kubectl")
+        found = await client.diagnose()
+        assert (found.bottleneck, found.fix) == ("idle", "scale the actors to 1 or more")
+        assert not (await client.limits())[0].paused
+        api.scale(ACTORS, 1, manager="kubectl")
+        await until(lambda: context.stats.value(statistics.PAUSED) == 0.0)
+
+
+async def test_zero_by_an_autoscaler_is_no_declared_pause(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    api.scale(ACTORS, 0, manager="keda-operator")
+    async with admission(make, api, services, config()) as context:
+        await until(lambda: label(context, "scaling_owner") == "keda-operator")
+        decisions = context.stats.value(statistics.DECISIONS)
+        await until(lambda: context.stats.value(statistics.DECISIONS) > decisions + 2)
+        assert context.stats.value(statistics.PAUSED) == 0.0
+
+
 @pytest.mark.parametrize("fault", ["denied", "hangs", "away"])
 async def test_admission_works_without_access_and_reports_once_what_it_lacks(
     make: Callable[[], ServiceContext], api: FakeApi, services: Services, fault: str

@@ -15,6 +15,7 @@ from tests.integration.learner.world import CONFIG, TIMEOUT_S, Life, World, unti
 from tests.support.service_harness import channel_of_test
 from tests.unit.learner.trajectories import segment_tensors
 from tests.unit.models.tiny_llama import make_folder
+from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import ConflictError, TidegateError, UnavailableError
 from tidegate.core.ids import LineageName, PolicyVersion, TaskId, TrajectoryId
 from tidegate.core.records import Trajectory
@@ -286,6 +287,17 @@ async def test_leases_are_renewed_while_an_update_computes(
         held.may_finish.set()
         await held.life.version(2)
         await until(lambda: len(store.commits) == 2)
+
+
+async def test_update_in_progress_says_by_when_it_should_end_and_nothing_is_due_without_one(
+    tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with held_update(tmp_path, bus, topology, monkeypatch) as held:
+        stats, clock = held.life.context.stats, held.life.context.clock
+        await until(lambda: stats.value(statistics.UPDATE_DUE_AT_S) > clock.now_s())
+        held.may_finish.set()
+        await held.life.version(2)
+        await until(lambda: stats.value(statistics.UPDATE_DUE_AT_S) == 0.0)
 
 
 async def test_batch_that_was_lost_before_its_update_is_replaced(

@@ -1,6 +1,13 @@
 import pytest
 
-from tidegate.admission.indicators import Counted, IndicatorState, Observation, Valued, observe_indicators
+from tidegate.admission.indicators import (
+    REFILL_S_MAX,
+    Counted,
+    IndicatorState,
+    Observation,
+    Valued,
+    observe_indicators,
+)
 from tidegate.admission.observations import Observations
 from tidegate.core.slo import Slo
 from tidegate.core.slo_catalogue import SloConfig, SlosConfig, declared
@@ -24,12 +31,20 @@ class Ticks:
         self.memory = IndicatorState()
         self.now_s = 0.0
 
-    def tick(self, *reports: ServiceStats, paused: bool = False) -> dict[str, Observation]:
+    def tick(
+        self, *reports: ServiceStats, paused: bool = False, declared_pause: bool = False
+    ) -> dict[str, Observation]:
         self.now_s += 1.0
         for stats in reports:
             self.seen.put(stats, now_s=self.now_s)
         found, self.memory = observe_indicators(
-            self.seen, self.memory, SLOS, group_size=1, paused=paused, now_s=self.now_s
+            self.seen,
+            self.memory,
+            SLOS,
+            group_size=1,
+            paused=paused,
+            declared_pause=declared_pause,
+            now_s=self.now_s,
         )
         return found
 
@@ -84,6 +99,38 @@ def test_idle_time_counts_from_the_first_update_on_and_not_in_a_pause() -> None:
     found = ticks.learner(wait_batch_s_total=1.5, busy_s_total=0.5)
     assert value_of(found["learner_idle_ratio"]) == pytest.approx(0.75)
     assert ticks.tick(paused=True)["learner_idle_ratio"] == NOTHING
+
+
+class IdleLearner(Ticks):
+    """A learner that waits all of its time, after an update and a declared pause of a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = 1.0
+        self.waits(declared_pause=False)
+        self.waits(declared_pause=False)
+        self.paused = [self.waits(declared_pause=True) for _ in range(60)]
+
+    def waits(self, *, declared_pause: bool = False) -> float | None:
+        values = {"version_step": self.step, "busy_s_total": 1.0, "wait_batch_s_total": self.now_s}
+        stats = ServiceStats("learner", "learner", "ready", self.now_s, 0.0, values)
+        return value_of(self.tick(stats, declared_pause=declared_pause)["learner_idle_ratio"])
+
+
+def test_a_declared_pause_is_not_idleness_and_nor_is_the_time_until_the_loop_is_full_again() -> None:
+    ticks = IdleLearner()
+    assert ticks.paused == [None] * 60
+    assert [ticks.waits() for _ in range(100)] == [None] * 100, "actors start, the first batch fills"
+    ticks.step += 1.0
+    assert [ticks.waits() for _ in range(10)] == [None] * 10, "the window still holds the wait"
+    assert ticks.waits() == pytest.approx(1.0)
+
+
+def test_a_loop_that_does_not_fill_after_a_pause_is_idleness_in_the_end() -> None:
+    ticks = IdleLearner()
+    ticks.now_s += REFILL_S_MAX
+    ticks.waits()
+    assert ticks.waits() is not None
 
 
 def test_stalled_learner_is_idle_and_not_without_data() -> None:

@@ -7,6 +7,7 @@ from tidegate.admission.propagation import (
     SERVING_SHARE,
     Propagation,
     Publication,
+    abandon,
     check_arrival,
     note,
     publication_of,
@@ -50,6 +51,14 @@ def test_zero_actors_are_a_pause_and_not_an_arrival() -> None:
     state, took_s = check_arrival(following(5), {}, num_actors=0, now_s=99.0)
     assert took_s is None
     assert seconds_waiting(state, now_s=99.0) == 89.0
+
+
+def test_in_a_declared_pause_no_version_is_overdue_and_the_next_publication_is_followed() -> None:
+    state = abandon(following(7))
+    assert seconds_waiting(state, now_s=1e6) is None
+    assert note(state, published(7, 10.0)).followed is None, "known already"
+    state = note(state, published(8, 500.0))
+    assert seconds_waiting(state, now_s=502.0) == 2.0
 
 
 def test_one_version_is_followed_at_a_time_and_the_newest_after_it() -> None:

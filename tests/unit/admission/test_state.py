@@ -3,9 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.admission.observations import Observations
-from tidegate.admission.state import Decision, Pause, StreamBacklog, decide, flow_of, mean_backlog, signals_of
+from tidegate.admission.state import Decision, StreamBacklog, decide, flow_of, mean_backlog, signals_of
 from tidegate.core.admission import Flow, Limits
 from tidegate.core.balance import diagnose
+from tidegate.core.pauses import Pause
 from tidegate.wire.stats import ServiceStats
 
 NO_PAUSE = Pause()
@@ -30,8 +31,8 @@ def test_pacing_of_the_run_file_goes_out_with_the_limits() -> None:
 
 
 def test_pause_goes_out_with_its_reason_and_leaves_the_other_limits() -> None:
-    limits = decided(pause=Pause(paused=True, reason="upgrade")).limits
-    assert (limits.paused, limits.reason) == (True, "upgrade")
+    limits = decided(pause=Pause(paused=True, reason="upgrade", by="ana")).limits
+    assert (limits.paused, limits.reason) == (True, "paused by ana: upgrade")
     assert (limits.max_lag, limits.max_running) == (RUN_FILE.max_lag, RUN_FILE.max_running)
     assert decided(pause=Pause(paused=True)).limits.reason
 
@@ -185,10 +186,10 @@ def test_statistics_of_a_saturated_inference_service_make_it_the_bottleneck_of_a
 
 
 def test_pause_explains_itself_in_the_signals() -> None:
-    limits = decided(pause=Pause(paused=True, reason="upgrade")).limits
+    limits = decided(pause=Pause(paused=True, reason="upgrade", by="ana")).limits
     signals = signals_of(loop_at_work(), limits, StreamBacklog(), group_size=1, now_s=10.0)
     assert diagnose(signals).bottleneck == "idle"
-    assert signals.admission_state == "upgrade"
+    assert signals.admission_state == "paused by ana: upgrade"
 
 
 def test_services_that_fell_silent_are_missing_from_the_signals() -> None:
@@ -219,4 +220,6 @@ def test_a_controller_may_narrow_the_budget_and_hold_admission_but_widen_nothing
     assert held(40).max_lag == RUN_FILE.max_lag
     assert held(-3).max_lag == 0
     assert (held(4, "hard sync").paused, held(4, "hard sync").reason) == (True, "hard sync")
-    assert held(4, "hard sync", Pause(paused=True, reason="upgrade")).reason == "upgrade"
+    assert (
+        held(4, "hard sync", Pause(paused=True, reason="upgrade")).reason == "paused by an operator: upgrade"
+    )

@@ -18,7 +18,7 @@ from tidegate.admission.kubernetes.lease import Election
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
 from tidegate.admission.kubernetes.pod_costs import CostPatch, rank
 from tidegate.admission.kubernetes.reporting import StatusReporter
-from tidegate.admission.kubernetes.scalers import KnownScale, conflicting, observe_scale
+from tidegate.admission.kubernetes.scalers import KnownScale, conflicting, declared_zero, observe_scale
 from tidegate.admission.kubernetes.training_run import (
     RunSnapshot,
     TrainingRun,
@@ -161,6 +161,7 @@ class ClusterLoop:
             scaled_by=known.by if known.is_foreign else "",
             scaled_at_s=known.at_s if known.is_foreign else None,
             zero_is_ours=target.spec.replicas == 0 and known.by == FIELD_MANAGER,
+            zero=declared_zero(known, replicas=target.spec.replicas + fixed),
             overrides=self._overrides,
         )
 
@@ -292,7 +293,12 @@ class ClusterLoop:
         self._set_scale(KnownScale(name, wanted, FIELD_MANAGER, context.clock.now_s()))
         # The ticks must see the new scale before the next observation.
         scaling.cluster = msgspec.structs.replace(
-            cluster, replicas=wanted + cluster.fixed, scaled_by="", scaled_at_s=None, zero_is_ours=wanted == 0
+            cluster,
+            replicas=wanted + cluster.fixed,
+            scaled_by="",
+            scaled_at_s=None,
+            zero_is_ours=wanted == 0,
+            zero=declared_zero(self._scale_seen, replicas=wanted + cluster.fixed),
         )
         context.log.info("scaled", deployment=name, replicas=wanted, reason=made.reason)
         await self._emit_event("Scaled", f"{target.spec.replicas} to {wanted} actors: {made.reason}")

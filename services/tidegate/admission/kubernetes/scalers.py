@@ -14,10 +14,13 @@ from typing import Any, cast
 import msgspec
 
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, ManagedFields
+from tidegate.core.pauses import zero_sentence
 from tidegate.runtime.kubernetes_api import FIELD_MANAGER
 
 SUBRESOURCE = "scale"
 UNKNOWN_MANAGER = "an unknown manager"
+# Field managers of the horizontal autoscaler and of KEDA. Their 0 may come from a fault of theirs.
+AUTOSCALER_MANAGERS = ("kube-controller-manager", "keda")
 
 
 class Scaler(msgspec.Struct, frozen=True):
@@ -69,6 +72,14 @@ def observe_scale(known: KnownScale, deployment: Deployment, *, wall_s: float) -
             name, replicas, noted.manager, noted.at_s
         )  # changed and restored between two observations
     return known
+
+
+def declared_zero(known: KnownScale, *, replicas: int) -> str:
+    """Who asked for 0 actors and since when, as a sentence; empty with ``replicas``, or after an autoscaler's 0."""
+    if replicas or known.by.startswith(AUTOSCALER_MANAGERS):
+        return ""
+    by = "admission" if known.by == FIELD_MANAGER else known.by
+    return zero_sentence(by=by, since_s=known.at_s)
 
 
 def last_scaler(deployment: Deployment) -> Scaler | None:

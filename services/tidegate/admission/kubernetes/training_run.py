@@ -13,6 +13,7 @@ from tidegate.admission.kubernetes.objects import Meta
 from tidegate.admission.scaling import NO_OVERRIDES, Overrides
 from tidegate.core.admission import Limits
 from tidegate.core.balance import Signals
+from tidegate.core.pauses import TRAINING_RUN
 from tidegate.core.scaling import Mode, Recommendation, ScalingConfig
 from tidegate.core.slo import Verdict
 
@@ -117,9 +118,9 @@ def overrides_of(run: TrainingRun | None, *, version_step: int) -> Overrides:
     spec, name = run.spec, run.metadata.name
     pause = ""
     if is_completed(run, version_step=version_step):
-        pause = f"the TrainingRun {name} is complete: {spec.stop.max_versions} versions"
+        pause = f"{TRAINING_RUN} {name} is complete: {spec.stop.max_versions} versions"
     elif spec.suspend:
-        pause = f"the TrainingRun {name} is suspended (spec.suspend)"
+        pause = f"{TRAINING_RUN} {name} is suspended (spec.suspend)"
     return Overrides(
         pause=pause,
         max_lag=spec.objective.max_staleness_versions,

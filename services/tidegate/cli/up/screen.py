@@ -10,7 +10,7 @@ from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.cli.up.view import clock, draw, number, problems_line, slos_line
-from tidegate.launch.live_run import TRAINING, LiveRun
+from tidegate.launch.live_run import PAUSED, TRAINING, LiveRun, pause_of
 from tidegate.launch.targets import unknown_statistic_hint
 
 LINE_PERIOD_S = 5.0
@@ -58,7 +58,10 @@ class LineScreen:
 def line(live: LiveRun) -> str:
     """The current state as one line."""
     values = live.board.values()
-    parts = [clock(live.elapsed_s()), live.phase]
+    pause = pause_of(live.board)
+    parts = [clock(live.elapsed_s()), *([] if pause and live.phase == PAUSED else [live.phase])]
+    if pause:
+        parts.append(pause)
     if version := live.board.version():
         parts.append(f"version {version}")
     for condition in live.target.conditions:

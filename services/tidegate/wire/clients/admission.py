@@ -48,10 +48,11 @@ class AdmissionClient:
         )
         return limits, Flow(running=response.running, in_flight=response.in_flight)
 
-    async def set_paused(self, *, paused: bool, reason: str) -> None:
-        """Stop or resume admission; desired state, idempotent."""
+    async def set_paused(self, *, paused: bool, reason: str, by: str = "") -> None:
+        """Stop or resume admission; desired state, idempotent. ``by``: who asks, to be shown."""
+        request = pb.SetPausedRequest(paused=paused, reason=reason, by=by)
         with remote_errors(SERVICE):
-            await self._stub.SetPaused(pb.SetPausedRequest(paused=paused, reason=reason), timeout=DEADLINE_S)
+            await self._stub.SetPaused(request, timeout=DEADLINE_S)
 
     async def diagnose(self) -> BottleneckReport:
         """The answer of ``tidegate explain``."""

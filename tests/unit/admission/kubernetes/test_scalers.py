@@ -3,12 +3,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment
 from tidegate.admission.kubernetes.scalers import (
     UNKNOWN_MANAGER,
     KnownScale,
     conflicting,
+    declared_zero,
     last_scaler,
     observe_scale,
 )
@@ -54,6 +56,24 @@ def test_the_owner_of_the_scale_is_who_scaled_and_not_who_installed_or_reports()
     scaler = last_scaler(deployment())
     assert scaler is not None
     assert (scaler.manager, scaler.at_s, scaler.is_us) == ("kubectl", 1772362800.0, False)
+
+
+@pytest.mark.parametrize(
+    ("manager", "declares"),
+    [
+        ("kubectl", True),
+        ("", True),
+        (FIELD_MANAGER, True),
+        ("kube-controller-manager", False),
+        ("keda-operator", False),
+    ],
+)
+def test_zero_is_declared_by_a_person_or_the_installation_and_not_by_an_autoscaler(
+    manager: str, declares: bool
+) -> None:
+    known = KnownScale("t-actor", 0, manager, 1_795_000_000.0)
+    assert bool(declared_zero(known, replicas=0)) is declares
+    assert declared_zero(known, replicas=1) == ""
 
 
 def test_a_fresh_install_has_no_scaler() -> None:

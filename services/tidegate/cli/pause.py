@@ -1,0 +1,75 @@
+"""``tidegate pause`` and ``tidegate resume``: stop and start the admission of tasks, as desired state.
+
+Admission keeps the request in its data folder, so it holds across restarts of every service. What is in flight is
+finished and trained.
+"""
+
+import asyncio
+import getpass
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tidegate.cli.queries import channel_to
+from tidegate.cli.run_argument import RunArgument, RunOption, named_run
+from tidegate.core.admission import Flow, Limits
+from tidegate.core.errors import ConfigError
+from tidegate.core.pauses import RESUME, way_out
+from tidegate.launch.cluster import POD_NAME_VARIABLE
+from tidegate.launch.run_folder import find_folder, is_running, read_record
+from tidegate.wire.clients.admission import AdmissionClient
+
+
+def pause(
+    run: RunArgument = None,
+    folder: RunOption = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for everyone who looks at the run.")] = "",
+    by: Annotated[str, typer.Option("--by", help="Who asks (default: the user of this process).")] = "",
+) -> None:
+    """Admit no more tasks; what is in flight is finished and trained. Holds across restarts, until `tidegate resume`.
+
+    Objectives spend no budget meanwhile, and the alert TidegateNothingTrained stays silent.
+    """
+    limits, flow = _ask(named_run(run, folder), paused=True, reason=reason, by=by or asker())
+    console = Console()
+    console.print(f"{limits.reason}; {RESUME} to go on", highlight=False, soft_wrap=True)
+    console.print(f"{flow.in_flight} trajectories in flight are still trained", highlight=False)
+
+
+def resume(run: RunArgument = None, folder: RunOption = None) -> None:
+    """End the pause of `tidegate pause`: admit tasks again."""
+    limits, _ = _ask(named_run(run, folder), paused=False, reason="", by=asker())
+    still = f"; admission is still paused: {limits.reason}" if limits.paused else ""
+    end = f": {way_out(limits.reason)}" if limits.paused and way_out(limits.reason) else ""
+    Console().print(f"resumed{still}{end}", highlight=False, soft_wrap=True)
+
+
+def asker() -> str:
+    """The user of this process; in a pod, which has no users, the pod."""
+    pod = os.environ.get(POD_NAME_VARIABLE, "")
+    if pod:
+        return f"an operator in the pod {pod}"
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an id that no file of users names
+        return "an operator"
+
+
+def _ask(folder: Path | None, *, paused: bool, reason: str, by: str) -> tuple[Limits, Flow]:
+    """Set the desired state; returns the limits in force afterwards and the work in flight."""
+    where = find_folder(folder)
+    if not is_running(where):
+        raise ConfigError(
+            f"No platform is running in {where}", fix="start it with `tidegate up`, or name another --dir"
+        )
+    return asyncio.run(_set(where, paused=paused, reason=reason, by=by))
+
+
+async def _set(folder: Path, *, paused: bool, reason: str, by: str) -> tuple[Limits, Flow]:
+    async with channel_to(read_record(folder), "admission") as channel:
+        admission = AdmissionClient(channel)
+        await admission.set_paused(paused=paused, reason=reason, by=by)
+        return await admission.limits()
