@@ -106,7 +106,9 @@ class Publisher:
             return await self._reporter.report(leased.task, result)
         records = self._records(leased, result)
         sent_at_s = self._context.clock.now_s()
-        await self._publish(leased.task, records)
+        dropped = await self._publish(leased.task, records)
+        if dropped is not None:
+            return await self._reporter.report(leased.task, dropped)
         self._sent(leased.task, records, sent_at_s=sent_at_s)
         stats.add(statistics.STEPS, sum(record.num_steps for record in records))
         stats.add(statistics.TRAJECTORIES, len(records))
@@ -199,20 +201,25 @@ class Publisher:
             traces.append(trace)
         return traces
 
-    async def _publish(self, task: Task, records: Sequence[Trajectory]) -> None:
+    async def _publish(self, task: Task, records: Sequence[Trajectory]) -> DroppedTask | None:
         """Send scored records to TRAJECTORIES and others to ROLLOUTS.
 
-        A group too large for a message cannot go through the environment workers: they score it in a call instead.
+        A group too large for a message cannot go through the environment workers: they score it in a call instead. The
+        drop of its task, where a verifier failed and the run drops such groups.
         """
         if not _are_scored(task, records):
             try:
                 await self._outbox.send_rollouts(task.env_id, task, records)
-                return
+                return None
             except PayloadTooLargeError:
-                records = await self._outbox.retry(task.task_id, lambda: self._score(task, records))
+                scored = await self._outbox.retry(task.task_id, lambda: self._score(task, records))
+                if isinstance(scored, DroppedTask):
+                    return scored
+                records = scored
         await self._outbox.send_trajectories(records, of=task)
+        return None
 
-    async def _score(self, task: Task, records: Sequence[Trajectory]) -> list[Trajectory]:
+    async def _score(self, task: Task, records: Sequence[Trajectory]) -> list[Trajectory] | DroppedTask:
         started_at_s = self._context.clock.now_s()
         rewards = await self._environment.score(
             task.env_id,
@@ -223,6 +230,9 @@ class Publisher:
                 for record in records
             ],
         )
+        failed = next((given.log for given in rewards if given.failed), None)
+        if failed is not None:
+            return failed_task(task, detail=failed)
         stage = StageTiming(STAGE_SCORE, "environment", started_at_s, self._context.clock.now_s())
         judged = [
             rewarded(record, reward=given.reward, components=given.components, log=given.log, stage=stage)

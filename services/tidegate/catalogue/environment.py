@@ -1,6 +1,6 @@
 """Statistics of environment workers."""
 
-from tidegate.catalogue.kinds import Counter, Family, Gauge
+from tidegate.catalogue.kinds import Counter, Family, Gauge, Text
 from tidegate.catalogue.telemetry import (
     ATTR_OUTCOME,
     ATTR_REASON,
@@ -22,10 +22,20 @@ CACHE_HITS = Counter(
     "Rewards answered from the cache.",
     exported="tidegate.environment.cache_hits",
 )
+VERDICTS = Counter(
+    "verdicts_total",
+    "{verdict}",
+    "Verdicts of verifiers, failed and cached ones included.",
+    exported="tidegate.environment.verdicts",
+    from_zero=True,
+)
+VERIFIER_FAILURE = Text(
+    "verifier_failure", "The most frequent failure of a verifier, with its place in the code.", exported=False
+)
 VERIFIER_FAILURES = Counter(
     "verifier_failures_total",
     "{error}",
-    "Verifier calls that failed.",
+    "Verdicts that no attempt produced.",
     exported=METRIC_STAGE_ERRORS.of({ATTR_STAGE: SPAN_SCORE}),
 )
 QUARANTINED = Counter(

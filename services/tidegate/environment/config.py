@@ -21,19 +21,21 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     ``max_ack_pending``: groups that all workers together may hold. ``ack_wait_s``: seconds without a heartbeat after
     which a group goes to another worker; must exceed a few broker round trips.
     ``score_deadline_s``: seconds for the task's own verifier to score one completion; after that ``on_error`` decides,
-    so it is a choice of reward design. ``verifier_threads``: concurrent verifiers in this process, one thread each; a
-    verifier that hangs keeps its thread. 0 scores in the event loop, for verifiers that take microseconds: a missed
-    deadline is then noticed only afterwards.
+    so it is a choice of reward design. Tasks of this package are scored in the worker itself, within microseconds; a
+    task of one's own in ``verifier_processes`` child processes, of which one that is late or dead is replaced.
+    ``verifier_start_deadline_s``: seconds in which its code must load. ``verifier_memory_bytes``: of data that one
+    process may allocate (RLIMIT_DATA); its code gets a MemoryError at it, and the process is replaced; 0: no limit.
     ``score_attempts``: attempts to score one completion while failures are transient (a judge that is busy or away, a
     child process that died); permanent failures are not retried.
-    ``on_error``: the result of a verifier that failed or was late in all of its attempts. ``zero`` gives no reward and
-    notes it in the verifier log; ``drop`` drops the whole group as failed; ``partial`` gives the failed verifier
-    ``partial_credit`` (as its score) and counts the others unchanged.
+    ``on_error``: the result of a verifier that failed or was late in all of its attempts. ``drop`` drops the whole
+    group as failed: nothing is learned from a verdict that nobody gave. ``zero`` trains it as reward 0, as if the
+    completion were bad, and notes it in the verifier log; ``partial`` gives the failed verifier ``partial_credit`` (as
+    its score) and counts the others unchanged.
     ``cache_entries``: cached verdicts of the task's own verifier and of all others, least recently used out first; 0
     disables the cache.
     ``rewards``: weights of the reward's components: ``task`` (the environment's own score) and verifiers by name;
     empty: the task's own score. A weight of 0 keeps the component in the record and out of the reward.
-    ``verifiers``: further verifiers by name, each of ``kind`` judge, classifier or code; each needs a weight.
+    ``verifiers``: further verifiers by name, each of ``kind`` judge, classifier, code or python; each needs a weight.
     ``score_latency``: the least time of scoring, to simulate slow verifiers: ``fixed:S``, ``exp:MEAN_S`` or
     ``lognormal:MEAN_S:C``; a group takes as long as the slowest of its samples. Drawn by task, so runs repeat; it uses
     no CPU, and occupies one of the ``slots``.
@@ -53,9 +55,11 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     max_ack_pending: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
     ack_wait_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 10.0
     score_deadline_s: PositiveSeconds = 2.0
-    verifier_threads: Annotated[int, msgspec.Meta(ge=0, le=256)] = 0
+    verifier_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    verifier_start_deadline_s: PositiveSeconds = 60.0
+    verifier_memory_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 4 << 30
     score_attempts: Annotated[int, msgspec.Meta(ge=1, le=16)] = 3
-    on_error: Literal["zero", "drop", "partial"] = "zero"
+    on_error: Literal["zero", "drop", "partial"] = "drop"
     partial_credit: Annotated[float, msgspec.Meta(ge=0.0, le=1.0)] = 0.0
     cache_entries: Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] = 65_536
     rewards: dict[str, Annotated[float, msgspec.Meta(ge=-1000.0, le=1000.0)]] = {}

@@ -22,6 +22,7 @@ from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, Trajectory
 from tidegate.environment.config import EnvironmentConfig
+from tidegate.environment.judgements import VerifierFailed
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.sessions import SessionTable
 from tidegate.environment.state import (
@@ -38,7 +39,7 @@ from tidegate.runtime.drop_reports import report_dropped
 from tidegate.runtime.outbox import Outbox
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
-from tidegate.wire.bounds import IDS_MAX, is_id
+from tidegate.wire.bounds import DETAIL_CHARS_MAX, IDS_MAX, is_id
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
 from tidegate.wire.frame import decode_frame
 from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TASK_PROOF, HEADER_TRAJECTORY_IDS
@@ -128,12 +129,12 @@ class ScoreLoop:
         await self._wait_out(records, started_at_s)
         stage = StageTiming(STAGE_SCORE, self._context.instance, started_at_s, clock.now_s())
         stats.set(statistics.CACHE_HITS, self._rewards.cache_hits_total)
-        stats.set(statistics.VERIFIER_FAILURES, self._rewards.failures_total)
         scores: list[Score] = []
         for judgement in judgements:
             score = resolve_failure(judgement, on_error=self._config.on_error)
             if score is None:
-                detail = f"a verifier failed and on_error is drop: {judgement}"
+                why = judgement.why if isinstance(judgement, VerifierFailed) else ""
+                detail = f"failed verifier, and environment.on_error is drop: {why}"[:DETAIL_CHARS_MAX]
                 await self._end_failed(delivery, records, detail=detail)
                 return
             scores.append(score)

@@ -9,7 +9,10 @@ from tidegate.core.errors import TidegateError
 from tidegate.environment.config import EnvironmentConfig, times_of
 from tidegate.environment.conversations.tools import Conditions, Tools
 from tidegate.environment.describing import Describe, EnvironmentAnswer, describe_in
+from tidegate.environment.failures import FailureReports
 from tidegate.environment.loops import ScoreLoop, SweepLoop
+from tidegate.environment.own_code.pool import OwnCodeSettings
+from tidegate.environment.own_code.tasks import OwnTasks
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.sandbox.port import IsolatedSandbox, Sandbox
 from tidegate.environment.sandbox.registry import open_sandbox
@@ -17,7 +20,7 @@ from tidegate.environment.scoring import Scorer
 from tidegate.environment.servicer import EnvironmentServicer
 from tidegate.environment.session_envs import make_session_env
 from tidegate.environment.sessions import SessionLimits, SessionTable
-from tidegate.environment.state import ScoreCache
+from tidegate.environment.state import TASK, ScoreCache
 from tidegate.environment.tasks.registry import get_task
 from tidegate.environment.verifiers.port import Verifier
 from tidegate.environment.verifiers.registry import make_verifier
@@ -38,15 +41,25 @@ async def build(context: ServiceContext, config: EnvironmentConfig) -> ServicePa
 async def assemble(context: ServiceContext, config: EnvironmentConfig, *, describe: Describe) -> ServiceParts:
     """The parts of the service around ``describe``, which opens the run's environment."""
     settings = context.settings
+    own_tasks = OwnTasks(
+        OwnCodeSettings(
+            num_processes=config.verifier_processes,
+            deadline_s=config.score_deadline_s,
+            start_deadline_s=config.verifier_start_deadline_s,
+            memory_bytes=config.verifier_memory_bytes,
+        )
+    )
     if settings.workload.kind == "text":
         get_task(settings.workload.env)
+        if TASK in config.weights():
+            await own_tasks.pool_of(settings.workload.env)
     scorer = Scorer(
         get_task,
         ScoreCache(num_max=config.cache_entries),
         context.clock,
         deadline_s=config.score_deadline_s,
-        num_threads=config.verifier_threads,
         attempts=config.score_attempts,
+        own=own_tasks,
     )
     sandbox = open_sandbox(
         config.isolation,
@@ -55,8 +68,13 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         environ=os.environ,
         log=context.log,
     )
-    verifiers = await _verifiers(config, sandbox)
-    rewards = Rewards(scorer, verifiers, config, seed=settings.seed)
+    try:
+        verifiers = await _verifiers(config, sandbox)
+    except TidegateError:
+        await own_tasks.close()
+        raise
+    reports = FailureReports(context.stats, context.log, on_error=config.on_error)
+    rewards = Rewards(scorer, verifiers, config, reports, seed=settings.seed)
     sessions = SessionTable(
         partial(make_session_env, allowed_modules=config.session_envs, tools=_tools(config, sandbox=sandbox)),
         SessionLimits(
@@ -78,10 +96,10 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         await description.close()
         await sessions.close_all()
         sandbox.close()
-        scorer.close()
+        await own_tasks.close()
         await _close(verifiers)
 
-    servicer = EnvironmentServicer(rewards, sessions, description)
+    servicer = EnvironmentServicer(rewards, sessions, description, on_error=config.on_error)
     return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
 
 

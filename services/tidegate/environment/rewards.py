@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.distributions import Distribution, slowest_quantile
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import RecordError
 from tidegate.environment.config import EnvironmentConfig, times_of
+from tidegate.environment.failures import FailureReports
+from tidegate.environment.judgements import Judgement, VerifierFailed
 from tidegate.environment.scoring import Scorer, attempted, checked, failure_of
 from tidegate.environment.session_envs import SessionVerdict
 from tidegate.environment.state import (
     TASK,
     AnsweredProblem,
-    Judgement,
     OnError,
     ScoreCache,
-    VerifierFailed,
     combined,
     resolve_failure,
 )
@@ -30,9 +30,16 @@ class Rewards:
     """Computes rewards of completions and of whole episodes."""
 
     def __init__(
-        self, scorer: Scorer, verifiers: Mapping[str, Verifier], config: EnvironmentConfig, *, seed: int
+        self,
+        scorer: Scorer,
+        verifiers: Mapping[str, Verifier],
+        config: EnvironmentConfig,
+        reports: FailureReports,
+        *,
+        seed: int,
     ) -> None:
         """``scorer`` knows the tasks; ``verifiers`` are those of ``config`` by name, started; ``seed`` is the run's."""
+        self._reports = reports
         self._scorer = scorer
         self._verifiers = verifiers
         self._weights = config.weights()
@@ -43,17 +50,11 @@ class Rewards:
         self._latency: Distribution = times_of(config.score_latency)
         self._seed = seed
         self._cache_hits_total = 0
-        self._failures_total = 0
 
     @property
     def cache_hits_total(self) -> int:
         """Verdicts found in the cache."""
         return self._scorer.cache_hits_total + self._cache_hits_total
-
-    @property
-    def failures_total(self) -> int:
-        """Verdicts that no attempt produced."""
-        return self._scorer.failures_total + self._failures_total
 
     async def judge(self, env_id: str, answers: Sequence[AnsweredProblem]) -> list[Judgement]:
         """A judgement for each answer, in order; equal answers are scored once.
@@ -66,6 +67,7 @@ class Rewards:
         if TASK in self._weights:
             by_part[TASK] = await self._scorer.judge(env_id, asked)
         by_part |= await self._others(asked)
+        self._reports.judged(by_part, asked)
         judgement_of = {
             answer: self._combined({name: judgements[index] for name, judgements in by_part.items()})
             for index, answer in enumerate(asked)
@@ -76,21 +78,21 @@ class Rewards:
         """The reward of a whole episode, whose turns and replies are the completion that other verifiers read.
 
         Raises:
-            TidegateError: a verifier failed, and the run drops such episodes.
+            RecordError: a verifier failed, and the run drops such episodes; trying again gives no other verdict.
         """
         answer = verdict.answer
         by_part: dict[str, list[Judgement]] = {}
         if TASK in self._weights:
-            by_part[TASK] = [verdict.score]
+            by_part[TASK] = [checked(verdict.score)]
         by_part |= await self._others([answer])
+        self._reports.judged(by_part, [answer])
         judgement = self._combined({name: judgements[0] for name, judgements in by_part.items()})
         await asyncio.sleep(self.delay_s(answer.problem.prompt_id, answer.completion, num=1))
         score = resolve_failure(judgement, on_error=self._on_error)
         if score is None:
-            raise TidegateError(
-                "A verifier of an episode failed, and on_error is drop",
-                why=str(judgement),
-                fix="drop its group as failed",
+            raise RecordError(
+                "A verifier of an episode failed, and environment.on_error is drop",
+                why=judgement.why if isinstance(judgement, VerifierFailed) else "",
             )
         return score
 
@@ -123,11 +125,8 @@ class Rewards:
                 return failure_of(error)
 
         judgement = await attempted(ask, attempts=self._attempts)
-        match judgement:
-            case Score():
-                self._cache.put(name, answer, judgement)
-            case VerifierFailed():
-                self._failures_total += 1
+        if isinstance(judgement, Score):
+            self._cache.put(name, answer, judgement)
         return judgement
 
     def _combined(self, parts: Mapping[str, Judgement]) -> Judgement:

@@ -2,15 +2,24 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from tidegate.core.errors import TidegateError
-from tidegate.environment.state import AnsweredProblem, Judgement, ScoreCache, VerifierFailed
+from tidegate.environment.judgements import (
+    Judgement,
+    NoScoreError,
+    VerifierFailed,
+    failed_at,
+    failure_of_exception,
+    score_of,
+)
+from tidegate.environment.own_code.pool import OwnCodePool
+from tidegate.environment.own_code.tasks import OwnTasks
+from tidegate.environment.state import AnsweredProblem, ScoreCache
 from tidegate.environment.tasks.port import Score, TextTask
 from tidegate.environment.verifiers.port import VerifierBusyError
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.retrying import Backoff, UntilCancelled, retry
-from tidegate.wire.bounds import is_summable
+from tidegate.wire.bounds import MAGNITUDE_MAX, is_summable
 
 BACKOFF = Backoff(start_s=0.3, max_s=10.0)
 
@@ -44,23 +53,35 @@ async def attempted(ask: Callable[[], Awaitable[Judgement]], *, attempts: int) -
 def failure_of(error: Exception) -> VerifierFailed:
     """What a verifier raised, as a judgement."""
     if not isinstance(error, TidegateError):
-        return VerifierFailed(repr(error))
+        return failure_of_exception(error)
     retry_after_s = error.retry_after_s if isinstance(error, VerifierBusyError) else 0.0
-    return VerifierFailed(str(error), retryable=error.retryable, retry_after_s=retry_after_s)
+    return VerifierFailed(
+        str(error), kind=type(error).__name__, retryable=error.retryable, retry_after_s=retry_after_s
+    )
 
 
-def checked(score: Score) -> Judgement:
-    """A score, unless its reward or a part of it is nothing that a learner can compute with."""
+def checked(answer: object) -> Judgement:
+    """What a verifier returned, as a score; a failure where no learner can compute with it."""
+    if isinstance(answer, VerifierFailed):
+        return answer
+    try:
+        score = score_of(answer)
+    except NoScoreError as error:
+        return failed_at(error.kind, str(error))
     for number in (score.reward, *score.components.values()):
         if not is_summable(number):
-            return VerifierFailed(f"it gave the reward {number}")
+            return VerifierFailed(
+                f"it gave the reward {number}, and a reward is finite and below {MAGNITUDE_MAX:g} in size",
+                kind="range",
+            )
     return score
 
 
 class Scorer:
     """Judges completions by the verifiers of their tasks.
 
-    With ``num_threads`` 0 verifiers run in the event loop, one after the other.
+    Tasks of this package answer in microseconds and are called in the event loop, one after the other. Tasks of
+    one's own are asked through ``own``, in child processes.
     """
 
     def __init__(
@@ -70,8 +91,8 @@ class Scorer:
         clock: Clock,
         *,
         deadline_s: float,
-        num_threads: int,
         attempts: int = 1,
+        own: OwnTasks | None = None,
     ) -> None:
         """``task_of`` raises ``NotFoundError`` for an environment that it does not know."""
         self._task_of = task_of
@@ -79,46 +100,41 @@ class Scorer:
         self._clock = clock
         self._deadline_s = deadline_s
         self._attempts = attempts
-        # A slot is a thread: a verifier that hangs past its deadline keeps its slot until it ends.
-        self._slots = asyncio.Semaphore(max(1, num_threads))
-        self._num_threads = num_threads
-        self._num_overdue = 0
-        self._threads = (
-            ThreadPoolExecutor(max_workers=num_threads, thread_name_prefix="verifier")
-            if num_threads
-            else None
-        )
+        self._own = own
         self.cache_hits_total = 0
-        self.failures_total = 0
 
     async def judge(self, env_id: str, answers: Sequence[AnsweredProblem]) -> list[Judgement]:
         """A judgement for each answer, in order.
 
         Raises:
             NotFoundError: there is no such text task.
+            ConfigError: it is a task of one's own, and cannot be loaded.
         """
         task = self._task_of(env_id)
         judgements: list[Judgement | None] = [self._cache.get(env_id, answer) for answer in answers]
         missing = [index for index, judgement in enumerate(judgements) if judgement is None]
         self.cache_hits_total += len(answers) - len(missing)
-        asked = (self._judged(task, answers[index]) for index in missing)
-        # Without threads verifiers run in sequence anyway; asyncio tasks would only add cost.
-        fresh = await asyncio.gather(*asked) if self._threads else [await judged for judged in asked]
+        pool = await self._own.pool_of(env_id) if self._own is not None and missing else None
+        if pool is not None:
+            fresh = await asyncio.gather(*(self._asked(pool, answers[index]) for index in missing))
+        else:
+            # In sequence anyway: asyncio tasks would only add cost.
+            fresh = [await self._judged(task, answers[index]) for index in missing]
         for index, judgement in zip(missing, fresh, strict=True):
             judgements[index] = judgement
             if isinstance(judgement, Score):
                 self._cache.put(env_id, answers[index], judgement)
-            else:
-                self.failures_total += 1
         return [judgement for judgement in judgements if judgement is not None]
 
     async def _judged(self, task: TextTask, answer: AnsweredProblem) -> Judgement:
-        threads = self._threads
-
         async def ask() -> Judgement:
-            return (
-                self._call(task, answer) if threads is None else await self._in_thread(threads, task, answer)
-            )
+            return self._call(task, answer)
+
+        return await attempted(ask, attempts=self._attempts)
+
+    async def _asked(self, pool: OwnCodePool, answer: AnsweredProblem) -> Judgement:
+        async def ask() -> Judgement:
+            return checked(await pool.score(answer.problem, answer.completion))
 
         return await attempted(ask, attempts=self._attempts)
 
@@ -126,41 +142,11 @@ class Scorer:
         started_at_s = self._clock.monotonic_s()
         try:
             score = task.score(answer.problem, answer.completion)
-        except Exception as error:  # a verifier is third-party code: any exception is a failure of its score
+        except Exception as error:  # whatever a task raises is a failure of its score
             return failure_of(error)
         took_s = self._clock.monotonic_s() - started_at_s
         if took_s > self._deadline_s:
-            return VerifierFailed(f"it took {took_s:.3g} s, the deadline is {self._deadline_s:g} s")
+            return VerifierFailed(
+                f"it took {took_s:.3g} s, the deadline is {self._deadline_s:g} s", kind="deadline"
+            )
         return checked(score)
-
-    async def _in_thread(
-        self, threads: ThreadPoolExecutor, task: TextTask, answer: AnsweredProblem
-    ) -> Judgement:
-        if not await self._slot():
-            return VerifierFailed("every verifier thread is taken by one that overran its deadline")
-        future = asyncio.get_running_loop().run_in_executor(threads, self._call, task, answer)
-        future.add_done_callback(lambda _: self._slots.release())
-        try:
-            return await asyncio.wait_for(asyncio.shield(future), timeout=self._deadline_s)
-        except TimeoutError:
-            self._num_overdue += 1
-            future.add_done_callback(self._not_overdue)
-            return VerifierFailed(f"it did not end within {self._deadline_s:g} s")
-
-    async def _slot(self) -> bool:
-        """Wait for a thread; false when all of them hang."""
-        while True:
-            try:
-                await asyncio.wait_for(self._slots.acquire(), timeout=self._deadline_s)
-                return True
-            except TimeoutError:
-                if self._num_overdue >= self._num_threads:
-                    return False
-
-    def _not_overdue(self, _future: object) -> None:
-        self._num_overdue -= 1
-
-    def close(self) -> None:
-        """Start no more verifiers."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)

@@ -6,9 +6,10 @@ from grpc.aio import ServicerContext
 
 from tidegate.core.errors import RecordError
 from tidegate.environment.describing import EnvironmentAnswer
+from tidegate.environment.judgements import VerifierFailed
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.sessions import SessionTable
-from tidegate.environment.state import AnsweredProblem, resolve_failure
+from tidegate.environment.state import AnsweredProblem, OnError, resolve_failure
 from tidegate.environment.tasks.port import Problem
 from tidegate.runtime.rpc import Registration
 from tidegate.v1 import environment_service_pb2 as pb
@@ -28,13 +29,21 @@ REPLAY_MAX = 1024
 class EnvironmentServicer(EnvironmentServiceServicer):
     """Thin over its parts; their errors carry the status of the call."""
 
-    def __init__(self, rewards: Rewards, sessions: SessionTable, description: EnvironmentAnswer) -> None:
+    def __init__(
+        self,
+        rewards: Rewards,
+        sessions: SessionTable,
+        description: EnvironmentAnswer,
+        *,
+        on_error: OnError,
+    ) -> None:
+        self._on_error: OnError = on_error
         self._rewards = rewards
         self._sessions = sessions
         self._description = description
 
     async def Score(self, request: pb.ScoreRequest, context: ServicerContext[Any, Any]) -> pb.ScoreResponse:
-        """Rewards in the order of the items. A failed verifier gives 0 and a log entry: a call has nothing to drop."""
+        """Rewards in the order of the items; where ``on_error`` drops, the caller is told which have none."""
         check_name(request.env_id, "env_id")
         if len(request.items) > SCORES_MAX:
             raise RecordError(
@@ -48,9 +57,12 @@ class EnvironmentServicer(EnvironmentServiceServicer):
         ]
         response = pb.ScoreResponse()
         for judgement in await self._rewards.judge(request.env_id, answers):
-            score = resolve_failure(judgement, on_error="zero")
-            assert score is not None, "on_error zero always gives a score"
-            response.results.add(reward=score.reward, components=score.components, log=score.log)
+            score = resolve_failure(judgement, on_error=self._on_error)
+            if score is None:
+                why = judgement.why if isinstance(judgement, VerifierFailed) else ""
+                response.results.add(reward=0.0, log=f"verifier failed: {why}", failed=True)
+            else:
+                response.results.add(reward=score.reward, components=score.components, log=score.log)
         return response
 
     async def Reset(self, request: pb.ResetRequest, context: ServicerContext[Any, Any]) -> pb.ResetResponse:

@@ -8,6 +8,7 @@ import msgspec
 
 from tidegate.core.errors import RecordError
 from tidegate.core.records import StageTiming, Trajectory
+from tidegate.environment.judgements import LOG_CHARS_MAX, Judgement, VerifierFailed
 from tidegate.environment.tasks.port import Problem, Score
 
 STAGE_SCORE = "reward.score"
@@ -16,8 +17,6 @@ TASK = "task"
 # Appended to a completion that was cut off at its length, so that verifiers distinguish it from one that ended.
 CUT_OFF = "\N{HORIZONTAL ELLIPSIS}"
 FINISHED_BY_LENGTH = "length"
-# A verifier's log is kept with the record; this bounds what it may add to a message.
-LOG_CHARS_MAX = 2000
 
 
 class AnsweredProblem(msgspec.Struct, frozen=True):
@@ -27,18 +26,6 @@ class AnsweredProblem(msgspec.Struct, frozen=True):
     completion: str
 
 
-class VerifierFailed(msgspec.Struct, frozen=True):
-    """A verifier raised, overran its deadline, or gave a reward that is no number.
-
-    ``retryable``: asking again can help, ``retry_after_s`` from now at the earliest.
-    """
-
-    why: str
-    retryable: bool = False
-    retry_after_s: float = 0.0
-
-
-Judgement: TypeAlias = Score | VerifierFailed
 OnError: TypeAlias = Literal["zero", "drop", "partial"]
 
 

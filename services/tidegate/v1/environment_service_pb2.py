@@ -26,7 +26,7 @@ from tidegate.v1 import space_pb2 as tidegate_dot_v1_dot_space__pb2
 from tidegate.v1 import trajectory_pb2 as tidegate_dot_v1_dot_trajectory__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%tidegate/v1/environment_service.proto\x12\x0btidegate.v1\x1a\x17tidegate/v1/space.proto\x1a\x1ctidegate/v1/trajectory.proto\"j\n\tScoreItem\x12\x11\n\tprompt_id\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x03 \x01(\t\x12\x12\n\ncompletion\x18\x04 \x01(\t\x12\x16\n\x0e\x63urriculum_bin\x18\x05 \x01(\t\"E\n\x0cScoreRequest\x12\x0e\n\x06\x65nv_id\x18\x01 \x01(\t\x12%\n\x05items\x18\x02 \x03(\x0b\x32\x16.tidegate.v1.ScoreItem\"\x9b\x01\n\x0bScoreResult\x12\x0e\n\x06reward\x18\x01 \x01(\x01\x12<\n\ncomponents\x18\x02 \x03(\x0b\x32(.tidegate.v1.ScoreResult.ComponentsEntry\x12\x0b\n\x03log\x18\x03 \x01(\t\x1a\x31\n\x0f\x43omponentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\":\n\rScoreResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.tidegate.v1.ScoreResult\"\x88\x01\n\x0cResetRequest\x12\x0e\n\x06\x65nv_id\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x03\x12\x11\n\tprompt_id\x18\x03 \x01(\t\x12\x0e\n\x06prompt\x18\x04 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x05 \x01(\t\x12\x16\n\x0e\x63urriculum_bin\x18\x06 \x01(\t\x12\x0f\n\x07\x61\x63tions\x18\x07 \x03(\t\"8\n\rResetResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x0bobservation\x18\x02 \x01(\t\"1\n\x0bStepRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\"\x84\x02\n\x0cStepResponse\x12\x13\n\x0bobservation\x18\x01 \x01(\t\x12\x0e\n\x06reward\x18\x02 \x01(\x01\x12\x12\n\nterminated\x18\x03 \x01(\x08\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x12)\n\ntool_calls\x18\x05 \x03(\x0b\x32\x15.tidegate.v1.ToolCall\x12=\n\ncomponents\x18\x06 \x03(\x0b\x32).tidegate.v1.StepResponse.ComponentsEntry\x12\x0b\n\x03log\x18\x07 \x01(\t\x1a\x31\n\x0f\x43omponentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\"\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x0f\n\rCloseResponse\"\x1c\n\x1a\x44\x65scribeEnvironmentRequest\"\xd1\x01\n\x1b\x44\x65scribeEnvironmentResponse\x12\x0e\n\x06\x65nv_id\x18\x01 \x01(\t\x12-\n\x11observation_space\x18\x02 \x01(\x0b\x32\x12.tidegate.v1.Space\x12(\n\x0c\x61\x63tion_space\x18\x03 \x01(\x0b\x32\x12.tidegate.v1.Space\x12\x19\n\x11max_episode_steps\x18\x04 \x01(\x03\x12\x15\n\ris_vectorised\x18\x05 \x01(\x08\x12\x17\n\x0fsteps_per_cpu_s\x18\x06 \x01(\x01\x32\xfb\x02\n\x12\x45nvironmentService\x12>\n\x05Score\x12\x19.tidegate.v1.ScoreRequest\x1a\x1a.tidegate.v1.ScoreResponse\x12>\n\x05Reset\x12\x19.tidegate.v1.ResetRequest\x1a\x1a.tidegate.v1.ResetResponse\x12;\n\x04Step\x12\x18.tidegate.v1.StepRequest\x1a\x19.tidegate.v1.StepResponse\x12>\n\x05\x43lose\x12\x19.tidegate.v1.CloseRequest\x1a\x1a.tidegate.v1.CloseResponse\x12h\n\x13\x44\x65scribeEnvironment\x12\'.tidegate.v1.DescribeEnvironmentRequest\x1a(.tidegate.v1.DescribeEnvironmentResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%tidegate/v1/environment_service.proto\x12\x0btidegate.v1\x1a\x17tidegate/v1/space.proto\x1a\x1ctidegate/v1/trajectory.proto\"j\n\tScoreItem\x12\x11\n\tprompt_id\x18\x01 \x01(\t\x12\x0e\n\x06prompt\x18\x02 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x03 \x01(\t\x12\x12\n\ncompletion\x18\x04 \x01(\t\x12\x16\n\x0e\x63urriculum_bin\x18\x05 \x01(\t\"E\n\x0cScoreRequest\x12\x0e\n\x06\x65nv_id\x18\x01 \x01(\t\x12%\n\x05items\x18\x02 \x03(\x0b\x32\x16.tidegate.v1.ScoreItem\"\xab\x01\n\x0bScoreResult\x12\x0e\n\x06reward\x18\x01 \x01(\x01\x12<\n\ncomponents\x18\x02 \x03(\x0b\x32(.tidegate.v1.ScoreResult.ComponentsEntry\x12\x0b\n\x03log\x18\x03 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x04 \x01(\x08\x1a\x31\n\x0f\x43omponentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\":\n\rScoreResponse\x12)\n\x07results\x18\x01 \x03(\x0b\x32\x18.tidegate.v1.ScoreResult\"\x88\x01\n\x0cResetRequest\x12\x0e\n\x06\x65nv_id\x18\x01 \x01(\t\x12\x0c\n\x04seed\x18\x02 \x01(\x03\x12\x11\n\tprompt_id\x18\x03 \x01(\t\x12\x0e\n\x06prompt\x18\x04 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x05 \x01(\t\x12\x16\n\x0e\x63urriculum_bin\x18\x06 \x01(\t\x12\x0f\n\x07\x61\x63tions\x18\x07 \x03(\t\"8\n\rResetResponse\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x0bobservation\x18\x02 \x01(\t\"1\n\x0bStepRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0e\n\x06\x61\x63tion\x18\x02 \x01(\t\"\x84\x02\n\x0cStepResponse\x12\x13\n\x0bobservation\x18\x01 \x01(\t\x12\x0e\n\x06reward\x18\x02 \x01(\x01\x12\x12\n\nterminated\x18\x03 \x01(\x08\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x12)\n\ntool_calls\x18\x05 \x03(\x0b\x32\x15.tidegate.v1.ToolCall\x12=\n\ncomponents\x18\x06 \x03(\x0b\x32).tidegate.v1.StepResponse.ComponentsEntry\x12\x0b\n\x03log\x18\x07 \x01(\t\x1a\x31\n\x0f\x43omponentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\"\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x0f\n\rCloseResponse\"\x1c\n\x1a\x44\x65scribeEnvironmentRequest\"\xd1\x01\n\x1b\x44\x65scribeEnvironmentResponse\x12\x0e\n\x06\x65nv_id\x18\x01 \x01(\t\x12-\n\x11observation_space\x18\x02 \x01(\x0b\x32\x12.tidegate.v1.Space\x12(\n\x0c\x61\x63tion_space\x18\x03 \x01(\x0b\x32\x12.tidegate.v1.Space\x12\x19\n\x11max_episode_steps\x18\x04 \x01(\x03\x12\x15\n\ris_vectorised\x18\x05 \x01(\x08\x12\x17\n\x0fsteps_per_cpu_s\x18\x06 \x01(\x01\x32\xfb\x02\n\x12\x45nvironmentService\x12>\n\x05Score\x12\x19.tidegate.v1.ScoreRequest\x1a\x1a.tidegate.v1.ScoreResponse\x12>\n\x05Reset\x12\x19.tidegate.v1.ResetRequest\x1a\x1a.tidegate.v1.ResetResponse\x12;\n\x04Step\x12\x18.tidegate.v1.StepRequest\x1a\x19.tidegate.v1.StepResponse\x12>\n\x05\x43lose\x12\x19.tidegate.v1.CloseRequest\x1a\x1a.tidegate.v1.CloseResponse\x12h\n\x13\x44\x65scribeEnvironment\x12\'.tidegate.v1.DescribeEnvironmentRequest\x1a(.tidegate.v1.DescribeEnvironmentResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,29 +42,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCOREREQUEST']._serialized_start=217
   _globals['_SCOREREQUEST']._serialized_end=286
   _globals['_SCORERESULT']._serialized_start=289
-  _globals['_SCORERESULT']._serialized_end=444
-  _globals['_SCORERESULT_COMPONENTSENTRY']._serialized_start=395
-  _globals['_SCORERESULT_COMPONENTSENTRY']._serialized_end=444
-  _globals['_SCORERESPONSE']._serialized_start=446
-  _globals['_SCORERESPONSE']._serialized_end=504
-  _globals['_RESETREQUEST']._serialized_start=507
-  _globals['_RESETREQUEST']._serialized_end=643
-  _globals['_RESETRESPONSE']._serialized_start=645
-  _globals['_RESETRESPONSE']._serialized_end=701
-  _globals['_STEPREQUEST']._serialized_start=703
-  _globals['_STEPREQUEST']._serialized_end=752
-  _globals['_STEPRESPONSE']._serialized_start=755
-  _globals['_STEPRESPONSE']._serialized_end=1015
-  _globals['_STEPRESPONSE_COMPONENTSENTRY']._serialized_start=395
-  _globals['_STEPRESPONSE_COMPONENTSENTRY']._serialized_end=444
-  _globals['_CLOSEREQUEST']._serialized_start=1017
-  _globals['_CLOSEREQUEST']._serialized_end=1051
-  _globals['_CLOSERESPONSE']._serialized_start=1053
-  _globals['_CLOSERESPONSE']._serialized_end=1068
-  _globals['_DESCRIBEENVIRONMENTREQUEST']._serialized_start=1070
-  _globals['_DESCRIBEENVIRONMENTREQUEST']._serialized_end=1098
-  _globals['_DESCRIBEENVIRONMENTRESPONSE']._serialized_start=1101
-  _globals['_DESCRIBEENVIRONMENTRESPONSE']._serialized_end=1310
-  _globals['_ENVIRONMENTSERVICE']._serialized_start=1313
-  _globals['_ENVIRONMENTSERVICE']._serialized_end=1692
+  _globals['_SCORERESULT']._serialized_end=460
+  _globals['_SCORERESULT_COMPONENTSENTRY']._serialized_start=411
+  _globals['_SCORERESULT_COMPONENTSENTRY']._serialized_end=460
+  _globals['_SCORERESPONSE']._serialized_start=462
+  _globals['_SCORERESPONSE']._serialized_end=520
+  _globals['_RESETREQUEST']._serialized_start=523
+  _globals['_RESETREQUEST']._serialized_end=659
+  _globals['_RESETRESPONSE']._serialized_start=661
+  _globals['_RESETRESPONSE']._serialized_end=717
+  _globals['_STEPREQUEST']._serialized_start=719
+  _globals['_STEPREQUEST']._serialized_end=768
+  _globals['_STEPRESPONSE']._serialized_start=771
+  _globals['_STEPRESPONSE']._serialized_end=1031
+  _globals['_STEPRESPONSE_COMPONENTSENTRY']._serialized_start=411
+  _globals['_STEPRESPONSE_COMPONENTSENTRY']._serialized_end=460
+  _globals['_CLOSEREQUEST']._serialized_start=1033
+  _globals['_CLOSEREQUEST']._serialized_end=1067
+  _globals['_CLOSERESPONSE']._serialized_start=1069
+  _globals['_CLOSERESPONSE']._serialized_end=1084
+  _globals['_DESCRIBEENVIRONMENTREQUEST']._serialized_start=1086
+  _globals['_DESCRIBEENVIRONMENTREQUEST']._serialized_end=1114
+  _globals['_DESCRIBEENVIRONMENTRESPONSE']._serialized_start=1117
+  _globals['_DESCRIBEENVIRONMENTRESPONSE']._serialized_end=1326
+  _globals['_ENVIRONMENTSERVICE']._serialized_start=1329
+  _globals['_ENVIRONMENTSERVICE']._serialized_end=1708
 # @@protoc_insertion_point(module_scope)

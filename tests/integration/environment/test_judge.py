@@ -14,7 +14,7 @@ from tidegate.environment.sandbox.linux import LinuxSandbox
 from tidegate.environment.sandbox.port import SandboxLimits
 from tidegate.environment.tasks.port import Problem
 from tidegate.environment.verifiers.judge import REPLY_BYTES_MAX, JudgeVerifier
-from tidegate.environment.verifiers.port import Verifier, VerifierBusyError
+from tidegate.environment.verifiers.port import VerifierBusyError
 from tidegate.environment.verifiers.registry import make_verifier
 from tidegate.environment.verifiers.settings import JudgeSettings
 
@@ -31,11 +31,12 @@ async def server() -> AsyncIterator[ScriptedJudge]:
 @asynccontextmanager
 async def judge_of(
     base_url: str, *, environ: dict[str, str] | None = None, **fields: object
-) -> AsyncGenerator[Verifier, None]:
+) -> AsyncGenerator[JudgeVerifier, None]:
     settings = msgspec.convert(
         {"base_url": base_url, "model": "grader", "kind": "judge", **fields}, JudgeSettings
     )
     judge = make_verifier(settings, environ=environ or {}, isolated=LinuxSandbox, limits=SandboxLimits())
+    assert isinstance(judge, JudgeVerifier)
     await judge.start()
     yield judge
     await judge.close()

@@ -1,32 +1,28 @@
 """Groups from ROLLOUTS to TRAJECTORIES through a real broker: scored once, whole, or dropped."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 from aiohttp import web
 
+from tests.integration.environment.groups import ENV, drained, group, publish, scored_messages
 from tests.integration.environment.judge_server import serving_judge
-from tests.integration.environment.store import FakeStore, serving_store
+from tests.integration.environment.store import FakeStore
 from tests.support.broker import Broker
-from tests.support.consumers import open_consumer
 from tests.support.deliveries import lose_deliveries
 from tests.support.service_harness import channel_of_test, make_context, running, until
-from tests.support.settings import make_settings
 from tidegate.catalogue import environment as statistics
 from tidegate.core.deliveries import DELIVERIES_MAX
-from tidegate.core.ids import GroupId, LineageName, PolicyVersion, PromptId, RunId, TaskId, trajectory_id
-from tidegate.core.records import Sampler, Trajectory, VersionSpan
+from tidegate.core.ids import RunId
+from tidegate.core.records import Sampler
 from tidegate.environment import main
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.environment.tasks.registry import TASKS
 from tidegate.runtime.bus import Bus
-from tidegate.runtime.config import LongTailConfig, PolicyConfig, Settings, WorkloadConfig
-from tidegate.runtime.consumer import Delivery
+from tidegate.runtime.config import LongTailConfig, Settings
 from tidegate.runtime.service import ServiceContext
 from tidegate.v1 import trajectory_store_service_pb2
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
@@ -41,83 +37,9 @@ from tidegate.wire.subjects import (
 )
 
 pytestmark = pytest.mark.integration
-ENV = "arithmetic"
 CONFIG = EnvironmentConfig(ack_wait_s=2.0)
 # What is delivered again is kept again: of tests that count what is kept, no delivery may run out on a busy machine.
 DELIVERED_ONCE = EnvironmentConfig(ack_wait_s=60.0)
-
-
-@pytest.fixture
-def settings(tmp_path: Path, nats: Broker) -> Settings:
-    return msgspec.structs.replace(
-        make_settings(tmp_path, broker_url=nats.url),
-        workload=WorkloadConfig(kind="text", env=ENV, num_samples=2),
-        policy=PolicyConfig(kind="char_lm"),
-    )
-
-
-@pytest.fixture
-async def store(settings: Settings) -> AsyncIterator[FakeStore]:
-    async with serving_store(settings) as store:
-        yield store
-
-
-def group(task: str, *completions: str, log: str = "") -> list[Trajectory]:
-    version = PolicyVersion(LineageName("0-a"), 3)
-    task_id = TaskId(task)
-    return [
-        Trajectory(
-            trajectory_id=trajectory_id(task_id, sample_index=index),
-            run_id=RunId("test-run"),
-            task_id=task_id,
-            group_id=GroupId(task),
-            group_size=len(completions),
-            spans=(VersionSpan(version, 0, 2),),
-            tensors={
-                "tokens": np.array([5, 2], np.int32),
-                "behavior_logprobs": np.full(2, -0.5, np.float32),
-            },
-            num_steps=2,
-            prompt_id=PromptId("47+38"),
-            prompt="47+38=",
-            answer="085",
-            completion=text,
-            env_id=ENV,
-            started_at_s=1.0,
-            finished_at_s=2.0,
-            trace_parent=f"00-{index + 1:032x}-{index + 1:016x}-00",
-            verifier_log=log,
-        )
-        for index, text in enumerate(completions)
-    ]
-
-
-async def publish(
-    bus: Bus, topology: Topology, body: bytes, records: list[Trajectory], *, attempt: int = 1
-) -> None:
-    ids = ",".join(record.trajectory_id for record in records)
-    message_id = f"{records[0].task_id}-{attempt}"
-    await bus.publish(
-        topology.rollouts(ENV), body, message_id=message_id, headers={HEADER_TRAJECTORY_IDS: ids}
-    )
-
-
-async def scored_messages(bus: Bus, topology: Topology, count: int) -> list[Delivery]:
-    consumer = await open_consumer(bus, topology.trajectory_consumer(0))
-    deliveries: list[Delivery] = []
-    async with asyncio.timeout(60.0):
-        while len(deliveries) < count:
-            for delivery in await consumer.fetch(count - len(deliveries), wait_s=1.0):
-                await delivery.ack()
-                deliveries.append(delivery)
-    await consumer.close()
-    return deliveries
-
-
-async def drained(bus: Bus, topology: Topology) -> None:
-    async with asyncio.timeout(60.0):
-        while (await bus.stream_state(topology.stream("ROLLOUTS"))).messages:
-            await asyncio.sleep(0.02)
 
 
 async def left_and_made(bus: Bus, topology: Topology) -> int:

@@ -3,20 +3,26 @@
 import asyncio
 
 import pytest
+import structlog
 
+from tidegate.catalogue import environment as statistics
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.environment.config import EnvironmentConfig
+from tidegate.environment.failures import FailureReports
+from tidegate.environment.judgements import VerifierFailed
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.scoring import Scorer
 from tidegate.environment.session_envs import SessionVerdict
-from tidegate.environment.state import AnsweredProblem, ScoreCache, VerifierFailed
+from tidegate.environment.state import AnsweredProblem, ScoreCache
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.environment.tasks.registry import get_task
 from tidegate.environment.verifiers.port import VerifierBusyError
 from tidegate.environment.verifiers.settings import ClassifierSettings
 from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.stats_board import StatsBoard
 
 PROBLEM = Problem("47+38", "47+38=", "085", "carries-1")
+BOARDS: dict[Rewards, StatsBoard] = {}
 RIGHT, WRONG = AnsweredProblem(PROBLEM, "085"), AnsweredProblem(PROBLEM, "084")
 
 
@@ -45,8 +51,16 @@ class Scripted:
 def rewards(weights: dict[str, float], verifiers: dict[str, Scripted], **fields: object) -> Rewards:
     sections = {name: ClassifierSettings(path="unused") for name in verifiers}
     config = EnvironmentConfig(rewards=weights, verifiers=dict(sections), **fields)  # pyright: ignore[reportArgumentType]
-    scorer = Scorer(get_task, ScoreCache(num_max=16), SystemClock(), deadline_s=5.0, num_threads=0)
-    return Rewards(scorer, verifiers, config, seed=0)
+    scorer = Scorer(get_task, ScoreCache(num_max=16), SystemClock(), deadline_s=5.0)
+    stats = StatsBoard(service="environment", instance="environment-0", started_at_s=0.0)
+    reports = FailureReports(stats, structlog.get_logger("test"), on_error=config.on_error)
+    made = Rewards(scorer, verifiers, config, reports, seed=0)
+    BOARDS[made] = stats
+    return made
+
+
+def failures_of(made: Rewards) -> float:
+    return BOARDS[made].value(statistics.VERIFIER_FAILURES)
 
 
 @pytest.fixture
@@ -97,7 +111,7 @@ async def test_transient_failure_is_retried_with_growing_waits(waits: list[float
     assert isinstance(score, Score)
     for waited_s, least_s, most_s in zip(waits, (0.15, 7.3, 0.6), (0.3, 7.6, 1.2), strict=True):
         assert least_s <= waited_s <= most_s
-    assert made.failures_total == 0
+    assert failures_of(made) == 0
 
 
 @pytest.mark.parametrize("error", [RecordError("no grade"), ValueError("a defect")])
@@ -125,7 +139,7 @@ async def test_failed_part_fails_the_whole_unless_partial_credit_is_declared(on_
     [failed] = await made.judge("arithmetic", [RIGHT])
     assert isinstance(failed, VerifierFailed)
     assert failed.why == "judge: no grade."
-    assert made.failures_total == 1
+    assert failures_of(made) == 1
     [score] = await made.judge("arithmetic", [RIGHT])
     assert isinstance(score, Score), "a failure is not kept"
 

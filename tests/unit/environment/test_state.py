@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, PromptId, RunId, TaskId, TrajectoryId
 from tidegate.core.records import StageTiming, Trajectory, VersionSpan
+from tidegate.environment.judgements import LOG_CHARS_MAX, VerifierFailed
 from tidegate.environment.state import (
-    LOG_CHARS_MAX,
     AnsweredProblem,
     ScoreCache,
-    VerifierFailed,
     answer_of,
     check_group,
     resolve_failure,

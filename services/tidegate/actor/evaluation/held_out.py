@@ -9,6 +9,7 @@ from tidegate.actor.evaluation.port import EvaluationResult
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
 from tidegate.actor.rollouts.scoring import score_all
 from tidegate.catalogue import actor as statistics
+from tidegate.core.errors import TidegateError
 from tidegate.core.records import Task
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
@@ -46,6 +47,7 @@ class HeldOutEvaluator:
         Raises:
             ConfigError: there are no problems.
             UnavailableError: no environment worker answers, or the actor drains.
+            TidegateError: verifiers failed on every answer; else failed ones are left out.
         """
         problems = self._read_problems()
         completed = await self._runner.complete(task, problems)
@@ -56,7 +58,13 @@ class HeldOutEvaluator:
                 for problem, text in zip(problems, completed.completions, strict=True)
             ]
             scored = await score_all(self._environment, self._context.settings.workload.env, completions)
-            rewards = [item.reward for item in scored]
+            rewards = [item.reward for item in scored if not item.failed]
+            if not rewards:
+                raise TidegateError(
+                    f"No verifier gave a verdict on any of {len(scored)} held-out answers",
+                    why=scored[0].log,
+                    fix="correct the verifier",
+                )
         solved_share = sum(reward >= SOLVED_REWARD for reward in rewards) / len(rewards)
         mean_reward = sum(rewards) / len(rewards)
         return EvaluationResult(

@@ -69,6 +69,12 @@ class EpisodeJudge:
             draining=UntilCancelled(),
             on_retry=lambda _failed: self._context.stats.add(gateway_stats.SCORE_RETRIES),
         )
+        if given.failed:
+            raise NoRewardError(
+                "A verifier of an episode failed, and its group is dropped",
+                why=given.log,
+                num_steps=leaf.num_chosen,
+            )
         return Reward(given.reward, given.components, given.log)
 
     def _without_reward(self, leaf: RecordedTurn, *, why: str) -> Reward:

@@ -44,18 +44,24 @@ class EarlyStopCheck:
         return {
             rollouts.task.task_id
             for number, rollouts in enumerate(first)
-            if may_stop_early(rewards[number * size : (number + 1) * size], samples_min=size)
+            if _are_alike(rewards[number * size : (number + 1) * size], samples_min=size)
         }
 
-    async def _rewards(self, first: Sequence[Rollouts]) -> list[float]:
-        """Rewards of all samples in order: from their episodes where present, else from a verifier."""
+    async def _rewards(self, first: Sequence[Rollouts]) -> list[float | None]:
+        """Rewards of all samples in order: from their episodes where present, else from a verifier; None: it failed."""
         samples = [(rollouts.task, sample) for rollouts in first for sample in rollouts.samples]
-        known = [sample.reward for _, sample in samples if sample.reward is not None]
-        if len(known) == len(samples):
+        known = [sample.reward for _, sample in samples]
+        if None not in known:
             return known
         completions = [
             Completion(task.prompt_id, task.prompt, task.answer, sample.completion, task.curriculum_bin)
             for task, sample in samples
         ]
         scored = await score_all(self._environment, self._context.settings.workload.env, completions)
-        return [item.reward for item in scored]
+        return [None if item.failed else item.reward for item in scored]
+
+
+def _are_alike(rewards: Sequence[float | None], *, samples_min: int) -> bool:
+    """Whether a group may stop early; what a verifier failed at says nothing about the group."""
+    known = [reward for reward in rewards if reward is not None]
+    return len(known) == len(rewards) and may_stop_early(known, samples_min=samples_min)

@@ -17,6 +17,14 @@ TASKS: dict[str, TextTask] = {
     "sums": Sums(),
     **CONVERSATIONS,
 }
+# Scored in the worker itself: each answers any text within microseconds, and is tested with arbitrary text. A task
+# that is not named here is scored in child processes, where a mistake in it costs its own verdict alone.
+IN_PROCESS = frozenset(
+    {
+        *("arithmetic", "countdown", "format_following", "long_addition", "sums"),
+        *("calculator", "grid", "guess_number", "python_tool"),
+    }
+)
 
 
 def get_task(name: str) -> TextTask:

@@ -3,7 +3,8 @@
 from typing import Protocol
 
 from tidegate.core.errors import BackpressureError
-from tidegate.environment.tasks.port import Problem, Score
+from tidegate.environment.judgements import Judgement
+from tidegate.environment.tasks.port import Problem
 
 
 class VerifierBusyError(BackpressureError):
@@ -26,8 +27,10 @@ class Verifier(Protocol):
         """
         ...
 
-    async def score(self, problem: Problem, completion: str) -> Score:
+    async def score(self, problem: Problem, completion: str) -> Judgement:
         """The verdict, between 0 and 1 where the verifier has a scale. The try frees its place when it ends.
+
+        A failure may be returned, where more is known of it than an error says, or raised.
 
         Raises:
             TidegateError: there is none; ``retryable``: whether a retry can help.

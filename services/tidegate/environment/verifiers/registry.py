@@ -6,10 +6,12 @@ from tidegate.core.errors import ConfigError
 from tidegate.environment.sandbox.port import Sandbox, SandboxLimits
 from tidegate.environment.verifiers.code import CodeVerifier
 from tidegate.environment.verifiers.port import Verifier
+from tidegate.environment.verifiers.python import PythonVerifier
 from tidegate.environment.verifiers.settings import (
     ClassifierSettings,
     CodeSettings,
     JudgeSettings,
+    PythonSettings,
     VerifierSettings,
 )
 
@@ -37,6 +39,8 @@ def make_verifier(
             return Classifier(settings)
         case CodeSettings():
             return CodeVerifier(settings, isolated=isolated, limits=limits)
+        case PythonSettings():
+            return PythonVerifier(settings)
 
 
 def _judge(settings: JudgeSettings, *, environ: Mapping[str, str]) -> Verifier:

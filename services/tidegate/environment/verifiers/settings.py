@@ -6,6 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from tidegate.core.errors import ConfigError
+from tidegate.environment.own_code.references import split_reference
 
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)]
 
@@ -124,4 +125,38 @@ class CodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
     max_concurrent: Annotated[int, msgspec.Meta(ge=1, le=256)] = 8
 
 
-VerifierSettings: TypeAlias = JudgeSettings | ClassifierSettings | CodeSettings
+class PythonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="python"):
+    """A function of your own, called in child processes that are killed and replaced when it hangs or crashes.
+
+    ``path``: a file that ends in ``.py``, from the folder in which the run was started, or the name of an installed
+    module; every environment worker can read it. ``function``: its name there, called with the texts ``(prompt,
+    completion, answer)``; it returns a number, also one of numpy or torch. Or a class with a method
+    ``score(problem, completion)``.
+    ``deadline_s``: seconds for one call; a call that takes longer fails, and its process is killed.
+    ``start_deadline_s``: seconds in which the code must load. ``processes``: calls at a time in each worker; more
+    than its CPUs only wait for each other. ``memory_bytes``: of data that one process may allocate (RLIMIT_DATA), after
+    which it gets a MemoryError and is replaced; 0: no limit.
+    """
+
+    path: str
+    function: str
+    deadline_s: PositiveSeconds = 10.0
+    start_deadline_s: PositiveSeconds = 60.0
+    processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    memory_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)] = 4 << 30
+
+    def __post_init__(self) -> None:
+        """Refuse what names no function.
+
+        Raises:
+            ConfigError: the path or the name is empty or malformed.
+        """
+        split_reference(self.reference)
+
+    @property
+    def reference(self) -> str:
+        """Path and function as one text."""
+        return f"{self.path}:{self.function}"
+
+
+VerifierSettings: TypeAlias = JudgeSettings | ClassifierSettings | CodeSettings | PythonSettings

@@ -31,11 +31,15 @@ class Completion(msgspec.Struct, frozen=True):
 
 
 class RewardedCompletion(msgspec.Struct, frozen=True):
-    """The verifier's answer for one completion."""
+    """The verifier's answer for one completion.
+
+    ``failed``: a verifier failed, and the run drops such completions; the reward means nothing, ``log`` says why.
+    """
 
     reward: float
     components: dict[str, float]
     log: str
+    failed: bool = False
 
 
 class EpisodeProblem(msgspec.Struct, frozen=True):
@@ -89,7 +93,10 @@ class EnvironmentClient:
         )
         with remote_errors(SERVICE):
             response = await self._stub.Score(request, timeout=deadline_s)
-        return [RewardedCompletion(item.reward, dict(item.components), item.log) for item in response.results]
+        return [
+            RewardedCompletion(item.reward, dict(item.components), item.log, item.failed)
+            for item in response.results
+        ]
 
     async def reset(
         self,

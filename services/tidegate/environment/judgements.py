@@ -1,0 +1,202 @@
+"""What a verifier answered: a score, or a failure that says where. Anything that it may return becomes one of the two.
+
+Without numpy and without IO: the child processes of own code import it, and start within a tenth of a second.
+"""
+
+import inspect
+import numbers
+import os
+import traceback
+from collections.abc import Mapping
+from decimal import Decimal
+from types import TracebackType
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from tidegate.environment.tasks.port import Score
+
+# Of a message, and of a traceback: both travel in frames and stand in logs.
+MESSAGE_CHARS_MAX = 300
+TRACEBACK_CHARS_MAX = 6000
+TRACEBACK_FRAMES_MAX = 16
+# A verifier's log is kept with the record; this bounds what it may add to a message.
+LOG_CHARS_MAX = 2000
+COMPONENTS_MAX = 64
+COMPONENT_CHARS_MAX = 128
+
+
+class VerifierFailed(msgspec.Struct, frozen=True):
+    """A verifier raised, overran its deadline, ended its process, or gave a reward that is no number.
+
+    ``why``: the sentence. ``kind``: the type of what was raised or returned, or ``deadline``, ``ended``, ``range``.
+    ``where``: file, line and function in the verifier's code; ``traceback``: of what was raised. Both may be empty.
+    ``retryable``: asking again can help, ``retry_after_s`` (seconds) from now at the earliest.
+    """
+
+    why: str
+    kind: str = ""
+    where: str = ""
+    traceback: str = ""
+    retryable: bool = False
+    retry_after_s: float = 0.0
+
+
+Judgement: TypeAlias = Score | VerifierFailed
+
+
+class NoScoreError(TypeError):
+    """What a verifier returned is neither a number nor a ``Score``; ``kind`` is its type."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def score_of(value: object) -> Score:
+    """The score that a verifier returned: a ``Score``, or a number of Python, numpy or torch.
+
+    Raises:
+        NoScoreError: it is neither, or a part of the score is no number.
+    """
+    if not isinstance(value, Score):
+        return Score(_number_of(value, "it returned"), {}, "")
+    if (
+        type(value.reward) is float
+        and type(value.log) is str
+        and all(map(_is_float, value.components.items()))
+    ):
+        return value  # what the tasks of this package return: no copy
+    parts = cast("object", value.components)
+    if not isinstance(parts, Mapping):
+        raise NoScoreError(_type_of(parts), f"its components are {_type_of(parts)} instead of a dictionary")
+    named = list(cast("Mapping[object, object]", parts).items())
+    if len(named) > COMPONENTS_MAX:
+        raise NoScoreError("Score", f"it has {len(named)} components; at most {COMPONENTS_MAX} are kept")
+    return Score(
+        _number_of(value.reward, "its reward is"),
+        {
+            _text_of(name)[:COMPONENT_CHARS_MAX]: _number_of(part, f"its component {name!r:.40} is")
+            for name, part in named
+        },
+        _text_of(value.log)[:LOG_CHARS_MAX],
+    )
+
+
+def failed_at(
+    kind: str, message: str, *, where: str = "", trace: str = "", retryable: bool = False
+) -> VerifierFailed:
+    """A failure whose sentence names type and place: ``TypeError at my_task.py:12 in score: ...``."""
+    place = f" at {where}" if where else ""
+    return VerifierFailed(
+        f"{kind}{place}: {_shortened(message)}", kind=kind, where=where, traceback=trace, retryable=retryable
+    )
+
+
+def failure_of_exception(error: BaseException, *, file: str = "", where: str = "") -> VerifierFailed:
+    """What a verifier raised. ``file``: of its code, whose innermost frame is named; ``where``: without any frame."""
+    return failed_at(
+        type(error).__name__,
+        _message_of(error),
+        where=_place_of(error, file=file) or where,
+        trace=_trace_of(error),
+    )
+
+
+def shown_path(file: str) -> str:
+    """A path as a person reads it: relative below the working directory, else as it is."""
+    try:
+        relative = os.path.relpath(file)
+    except (OSError, ValueError):  # the working directory was deleted
+        return file
+    return file if relative.startswith(os.pardir) else relative
+
+
+def _number_of(value: object, what: str) -> float:
+    """A number of Python, or of numpy and torch without dimensions, as a float.
+
+    Raises:
+        NoScoreError: it is none, or too large for a float.
+    """
+    kind = _type_of(value)
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and not isinstance(value, int | float):
+        if shape != ():
+            size = tuple(cast("tuple[Any, ...]", shape))
+            raise NoScoreError(
+                kind, f"{what} {kind} of shape {size}, and a reward is one number: use .mean() or .item()"
+            )
+        value = cast("Any", value).item()
+    if inspect.iscoroutine(value):
+        value.close()
+        raise NoScoreError(kind, f"{what} a coroutine: define the function by `def` instead of `async def`")
+    if not isinstance(value, numbers.Real | Decimal):
+        raise NoScoreError(
+            kind, f"{what} {_shown(value, kind)}, and a reward is a number: return an int or a float"
+        )
+    try:
+        return float(value)
+    except (OverflowError, ValueError) as error:
+        raise NoScoreError(kind, f"{what} a number that no float holds: {error}") from error
+
+
+def _is_float(part: tuple[object, object]) -> bool:
+    return type(part[1]) is float and type(part[0]) is str
+
+
+def _type_of(value: object) -> str:
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"[:COMPONENT_CHARS_MAX]
+
+
+def _shown(value: object, kind: str) -> str:
+    if value is None:
+        return "None (a function without `return` does)"
+    if isinstance(value, str):
+        return f"the text {value[:40]!r}"
+    return f"a value of type {kind}"
+
+
+def _text_of(value: object) -> str:
+    """A text that can be encoded; of anything else its ``str``."""
+    text = value if isinstance(value, str) else str(value)
+    return text.encode("utf-8", "replace").decode()
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return _text_of(str(error)) or "no message"
+    except BaseException as second:  # its __str__ is the user's code too
+        return f"its __str__ raised {type(second).__name__}"
+
+
+def _shortened(message: str) -> str:
+    line = " ".join(message.split())
+    return line if len(line) <= MESSAGE_CHARS_MAX else f"{line[:MESSAGE_CHARS_MAX]}…"
+
+
+def _trace_of(error: BaseException) -> str:
+    try:
+        text = _text_of("".join(traceback.format_exception(error, limit=-TRACEBACK_FRAMES_MAX)))
+    except BaseException:  # formatting calls the user's code, and may run out of memory or stack as that did
+        return ""
+    return text if len(text) <= TRACEBACK_CHARS_MAX else f"…{text[-TRACEBACK_CHARS_MAX:]}"
+
+
+def _place_of(error: BaseException, *, file: str) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{shown_path(error.filename)}:{error.lineno or 0}"
+    frames = list(_frames(error.__traceback__))
+    inner = [frame for frame in reversed(frames) if not frame[0].startswith("<frozen")]
+    named = next((frame for frame in inner if frame[0] == file), inner[0] if inner else None)
+    return f"{shown_path(named[0])}:{named[1]} in {named[2]}" if named else ""
+
+
+def _frames(trace: TracebackType | None) -> list[tuple[str, int, str]]:
+    found: list[tuple[str, int, str]] = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        found.append((code.co_filename, trace.tb_lineno, code.co_name))
+        trace = trace.tb_next
+    return found

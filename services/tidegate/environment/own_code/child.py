@@ -1,0 +1,131 @@
+"""The program that runs a user's scoring code: one question at a time, until its input ends or the worker kills it.
+
+Usage: ``python -m tidegate.environment.own_code.child REFERENCE WORKER_PID MEMORY_BYTES``. Questions come on standard
+input and answers leave on standard output, as frames; both are moved away before the code is loaded, which then reads
+nothing and prints to standard error.
+"""
+
+import faulthandler
+import os
+import resource
+import signal
+import sys
+from typing import BinaryIO
+
+import msgspec
+
+from tidegate.core.errors import TidegateError
+from tidegate.environment.judgements import (
+    NoScoreError,
+    VerifierFailed,
+    failed_at,
+    failure_of_exception,
+    score_of,
+)
+from tidegate.environment.own_code.messages import (
+    HEAD,
+    QUESTION_BYTES_MAX,
+    Answer,
+    Failed,
+    Ready,
+    Scored,
+    ScoreQuestion,
+    frame,
+)
+from tidegate.environment.own_code.references import OwnFunction, absolute_file, load
+from tidegate.runtime.parent_death import guard
+
+# The worker asks by it where the code hangs, before it kills the process.
+SHOW_STACK = signal.SIGUSR1
+
+
+def main() -> int:
+    """Serve one reference."""
+    reference, worker_pid, memory_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    questions, answers = _own_pipes()
+    if not guard(worker_pid, signal.SIGKILL):
+        return 1
+    _limit_memory(memory_bytes)
+    faulthandler.enable()
+    faulthandler.register(SHOW_STACK)
+    try:
+        function = load(reference)
+    except BaseException as error:  # loading runs the user's code
+        _send(answers, _not_loaded(error, reference))
+        return 1
+    _send(answers, Ready(function.where))
+    pid = os.getpid()
+    decoder = msgspec.msgpack.Decoder(ScoreQuestion)
+    while data := _read(questions):
+        answer = _answer(function, decoder.decode(data))
+        if os.getpid() != pid:
+            os._exit(1)  # a copy of this process that the code forked and let return
+        _send(answers, answer)
+    return 0
+
+
+def _own_pipes() -> tuple[BinaryIO, BinaryIO]:
+    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    return questions, answers
+
+
+def _limit_memory(num_bytes: int) -> None:
+    if num_bytes:
+        _soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = num_bytes if hard == resource.RLIM_INFINITY else min(num_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
+
+
+def _read(questions: BinaryIO) -> bytes:
+    """The next question; empty at the end."""
+    head = questions.read(HEAD.size)
+    if len(head) < HEAD.size:
+        return b""
+    (length,) = HEAD.unpack(head)
+    return questions.read(min(length, QUESTION_BYTES_MAX))
+
+
+def _send(answers: BinaryIO, answer: Answer) -> None:
+    answers.write(frame(answer))
+    answers.flush()
+
+
+def _answer(function: OwnFunction, question: ScoreQuestion) -> Answer:
+    try:
+        value = function.call(question.problem, question.completion)
+        score = score_of(value)
+    except NoScoreError as error:
+        return _failed(failed_at(error.kind, str(error), where=function.where))
+    except (
+        BaseException
+    ) as error:  # the code is the user's: SystemExit and KeyboardInterrupt are its mistakes too
+        return _raised(error, function)
+    return Scored(score.reward, score.components, score.log)
+
+
+def _raised(error: BaseException, function: OwnFunction) -> Failed:
+    failed = _failed(failure_of_exception(error, file=function.file, where=function.where))
+    if isinstance(error, TidegateError):
+        return msgspec.structs.replace(failed, retryable=error.retryable, retry_after_s=error.retry_after_s)
+    if isinstance(error, MemoryError):  # perhaps of what earlier calls left: a new process has all of it
+        return msgspec.structs.replace(failed, retryable=True, spent=True)
+    return failed
+
+
+def _not_loaded(error: BaseException, reference: str) -> Failed:
+    if isinstance(error, TidegateError):
+        return Failed(str(error)[:1000], type(error).__name__, "", "")
+    return _failed(failure_of_exception(error, file=absolute_file(reference)))
+
+
+def _failed(failed: VerifierFailed) -> Failed:
+    return Failed(failed.why[:1000], failed.kind[:1000], failed.where[:1000], failed.traceback)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # threads and exit handlers of the code do not hold the process
