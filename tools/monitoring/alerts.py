@@ -61,6 +61,11 @@ _MEANINGS: dict[str, tuple[str, str]] = {
         "too much finished work is dropped",
         "Finished trajectories are dropped: the actors' time on them is wasted.",
     ),
+    "verifier_failure_ratio": (
+        "verifiers fail at too many completions",
+        "A verifier raised, hung, ended its process or returned no number: their completions teach nothing, or the"
+        " wrong thing, by `environment.on_error`.",
+    ),
     "learner_idle_ratio": (
         "the learner is idle most of the time",
         "The most expensive machine of the run waits for batches.",

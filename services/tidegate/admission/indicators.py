@@ -12,6 +12,7 @@ import msgspec
 
 from tidegate.admission.observations import Observations
 from tidegate.catalogue import actor as actor_stats
+from tidegate.catalogue import environment as environment_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
@@ -118,6 +119,8 @@ def observe_indicators(
             found[name] = Valued(drift(mix, group_size=group_size), most_lost(mix))
         elif name == "waste_ratio":
             found[name] = Valued(_waste(seen, now_s=now_s) if judged else None)
+        elif name == "verifier_failure_ratio":
+            found[name] = Valued(_failed_verdicts(seen, now_s=now_s))
         elif name == "learner_idle_ratio":
             idle = seen.ratio("learner", learner_stats.WAIT_BATCH_S, now_s=now_s)
             found[name] = Valued(idle if works else None)
@@ -166,6 +169,13 @@ def _since(seen: Observations, name: Counter, counted: dict[str, float]) -> floa
     before = counted.get(name, total)
     counted[name] = total
     return max(0.0, total - before)
+
+
+def _failed_verdicts(seen: Observations, *, now_s: float) -> float | None:
+    """The share of verdicts of the window that failed; None without a verdict."""
+    verdicts = seen.increase("environment", environment_stats.VERDICTS, now_s=now_s)
+    failures = seen.increase("environment", environment_stats.VERIFIER_FAILURES, now_s=now_s)
+    return failures / verdicts if verdicts > 0 else None
 
 
 def _waste(seen: Observations, *, now_s: float) -> float | None:

@@ -23,6 +23,7 @@ from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.staleness_controller import StalenessController
 from tidegate.admission.state import Decision, StreamBacklog, decide, flow_of, mean_backlog, signals_of
 from tidegate.admission.state_file import StateFile
+from tidegate.admission.verifier_problems import VerifierProblems
 from tidegate.catalogue import admission as statistics
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.core.admission import RUN_ENDS, Flow, Limits, capacity
@@ -68,6 +69,7 @@ class Admission:
         self._pause = pause_file.read()
         self._seen = Observations(window_s=config.window_s)
         self._problems = ActorProblems()
+        self._verifiers = VerifierProblems()
         # One sample for each tick of the window.
         self._backlogs: deque[StreamBacklog] = deque(maxlen=max(1, round(config.window_s / config.tick_s)))
         self._published: Limits | None = None
@@ -149,10 +151,15 @@ class Admission:
         return diagnose(signals), signals
 
     def problems(self) -> list[str]:
-        """A full disk, and what went wrong in actors, as sentences."""
+        """A full disk, failed verifiers, and what went wrong in actors, as sentences."""
         disk = disk_problem(self.context.data_dir)
         found = self._problems.sentences(self._seen.totals("actor"), now_s=self._now_s())
-        return [disk, *found] if disk else found
+        verifiers = self.verifier_problem()
+        return [*filter(None, (disk, verifiers)), *found]
+
+    def verifier_problem(self) -> str:
+        """How many verdicts of verifiers failed, and why; empty without one."""
+        return self._verifiers.sentence(self._seen.totals("environment"))
 
     def reports(self, service: str) -> list[ServiceStats]:
         """The newest report of each live instance of a service."""
@@ -264,6 +271,7 @@ class Admission:
         stats.label(statistics.BOTTLENECK_SENTENCE, diagnosis.sentence)
         stats.label(statistics.BOTTLENECK_FIX, diagnosis.fix)
         stats.label(statistics.ACTOR_PROBLEMS, "; ".join(self.problems()[:2]))
+        stats.label(statistics.VERIFIER_PROBLEM, self.verifier_problem())
         await self._slos.tick(
             self._seen, diagnosis, paused=limits.paused, declared_pause=bool(declared), now_s=self._now_s()
         )
@@ -298,6 +306,7 @@ class Admission:
         now_s = self._now_s()
         self._seen.put(stats, now_s=now_s)
         self._problems.receive(stats, now_s=now_s)
+        self._verifiers.receive(stats)
         self._slos.receive(stats, self._seen, now_s=now_s)
 
     def _now_s(self) -> float:

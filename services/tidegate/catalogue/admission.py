@@ -101,8 +101,13 @@ BOTTLENECK_FIX = Text("bottleneck_fix", "Setting that would move the bottleneck.
 SAMPLES_LOST = Counter(
     "samples_lost_total", "{sample}", "Samples of the whole system that the disk refused.", exported=False
 )
+VERIFIER_PROBLEM = Text(
+    "verifier_problem", "Share of verdicts that failed, with the most frequent reason.", exported=False
+)
 ACTOR_PROBLEMS = Text(
-    "actor_problems", "Faults of environments by kind, and the newest of them with its actor.", exported=False
+    "actor_problems",
+    "Failed verifiers, faults of environments by kind, and the newest of them with its actor.",
+    exported=False,
 )
 SLO_EVENTS = Counter(
     "slo_events_total",

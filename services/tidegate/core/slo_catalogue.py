@@ -42,6 +42,8 @@ class SlosConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``lag_max`` (versions): the same against the staleness budget; a breach is a broken promise in any run.
     ``age_p95`` (seconds): each trained trajectory's age.
     ``waste_ratio`` (share): dropped of all that ended, over admission's window.
+    ``verifier_failure_ratio`` (share): verdicts that failed of all verdicts, over admission's window; a verifier
+    without a mistake has none.
     ``learner_idle_ratio``, ``actor_idle_ratio`` (share of wall time): waiting for a batch; waiting for a task.
     ``version_propagation_s`` (seconds): from a version's publication until 95 % of the actors serve it.
     ``clipped_fraction`` (share of tokens or steps), ``effective_sample_size`` (share, at least): as the newest update
@@ -54,6 +56,7 @@ class SlosConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lag_max: SloConfig = NOTHING_SET
     age_p95: SloConfig = NOTHING_SET
     waste_ratio: SloConfig = NOTHING_SET
+    verifier_failure_ratio: SloConfig = NOTHING_SET
     learner_idle_ratio: SloConfig = NOTHING_SET
     actor_idle_ratio: SloConfig = NOTHING_SET
     version_propagation_s: SloConfig = NOTHING_SET
@@ -80,6 +83,8 @@ def _defaults(*, max_lag: int, max_age_s: float) -> dict[str, Default]:
         "lag_max": Default("versions", bound=max_lag, target=1.0),
         "age_p95": Default("s", bound=AGE_SHARE * max_age_s, target=0.95),
         "waste_ratio": Default("share", bound=0.05, target=0.9),
+        # A judge that is overloaded now and then fails less; a mistake in a verifier fails more.
+        "verifier_failure_ratio": Default("share", bound=0.01, target=0.9),
         # Loose: a learner that waits nine tenths of the time trains a tenth of what it could.
         "learner_idle_ratio": Default("share", bound=0.9, target=0.9),
         "actor_idle_ratio": Default("share", bound=0.5, target=0.9, enabled=False),
@@ -116,6 +121,8 @@ REMEDIES: dict[str, str] = {
     "age_p95": "shorten rollouts (long_tail.cap_quantile, long_tail.policy: cut), or lower max_running",
     "waste_ratio": "wait for slow rollouts (staleness.pacing: true), widen max_lag or max_age_s, or abort rollouts"
     " earlier that cannot finish in time (long_tail.policy: cut)",
+    "verifier_failure_ratio": "correct the verifier at the place that `tidegate explain` names, or choose by"
+    " environment.on_error what a failure costs",
     "learner_idle_ratio": "add actors, or widen max_lag, according to the bottleneck",
     "actor_idle_ratio": "run fewer actors, or give the learner more compute",
     "version_propagation_s": "check the network and CPU between weight_distribution and the actors farthest behind",

@@ -62,6 +62,13 @@ def pause_of(board: Board) -> str:
     return next((stats.labels.get(admission_stats.PAUSE, "") for stats in board.of("admission")), "")
 
 
+def verifier_problem_of(board: Board) -> str:
+    """How many verdicts of verifiers failed, and why, from admission; empty without one."""
+    return next(
+        (stats.labels.get(admission_stats.VERIFIER_PROBLEM, "") for stats in board.of("admission")), ""
+    )
+
+
 def headline_of(target: RunTarget, plan: RunPlan) -> str:
     """The statistic of the chart: the first of the target, or the score of the workload."""
     if target.conditions:

@@ -17,7 +17,7 @@ from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
-from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of, phase_of
+from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of, phase_of, verifier_problem_of
 from tidegate.launch.platform import Platform
 from tidegate.launch.preflight import Preflight
 from tidegate.launch.refusals import RefusalWatch
@@ -50,7 +50,8 @@ class RunOutcome(msgspec.Struct, frozen=True):
     """The result of a session, before its audit.
 
     ``first`` and ``last`` are read at the first gradient and when training ended. ``values`` are the statistics at
-    the end, ``notes`` the failed steps of the drain.
+    the end, ``notes`` the failed steps of the drain. ``verifier_problem``: how many verdicts failed, and why; empty
+    without any.
     """
 
     ended_by: EndedBy
@@ -66,6 +67,7 @@ class RunOutcome(msgspec.Struct, frozen=True):
     memory_peak_mb: dict[str, float]
     cpu_s: float
     notes: list[str]
+    verifier_problem: str = ""
 
 
 class RunSession(msgspec.Struct, frozen=True):
@@ -119,6 +121,7 @@ async def run_session(session: RunSession, screen: Screen, preflight: Preflight 
         memory_peak_mb=platform.memory_peak_mb,
         cpu_s=platform.cpu_s(),
         notes=notes,
+        verifier_problem=verifier_problem_of(board),
     )
 
 

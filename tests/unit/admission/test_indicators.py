@@ -154,6 +154,17 @@ def test_waste_is_what_was_dropped_of_what_ended_and_retired_work_is_none() -> N
     assert found == Valued(0.1)
 
 
+def test_failed_verdicts_are_a_share_of_all_and_none_without_a_verdict() -> None:
+    ticks = Ticks()
+
+    def worker(**values: float) -> Observation:
+        return ticks.tick(report("environment", ticks.now_s, **values))["verifier_failure_ratio"]
+
+    worker(verdicts_total=100.0, verifier_failures_total=50.0)
+    assert worker(verdicts_total=100.0, verifier_failures_total=50.0) == NOTHING
+    assert worker(verdicts_total=200.0, verifier_failures_total=70.0) == Valued(0.2)
+
+
 def test_bin_whose_work_is_dropped_drifts_and_is_named() -> None:
     ticks = Ticks()
     found = ticks.tick()

@@ -22,6 +22,7 @@ def render_page(run: RunData) -> str:
             _header(run),
             f'<div class="cards">{"".join(_card(*card) for card in _cards(run))}</div>',
             f'<div class="plots">{"".join(map(_figure, plots(run)))}</div>',
+            _verifiers(run),
             _audit(run),
             _processes(run),
             _settings(run),
@@ -154,6 +155,13 @@ def _figure(plot: Plot) -> str:
     drawing = plot.svg or '<div class="empty">no data</div>'
     caption = f"<figcaption><h2>{_text(plot.title)}</h2><p>{_text(plot.caption)}</p></figcaption>"
     return f"<figure>{caption}{drawing}</figure>"
+
+
+def _verifiers(run: RunData) -> str:
+    problem: str = run.summary.get("verifier_problem", "")
+    return (
+        f'<section class="wide"><h2>Failed verdicts</h2><p>{_text(problem)}</p></section>' if problem else ""
+    )
 
 
 def _audit(run: RunData) -> str:

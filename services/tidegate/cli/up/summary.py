@@ -44,6 +44,7 @@ class Summary(msgspec.Struct, frozen=True):
 
     ``env_steps`` are trained ones, ``generated_steps`` those that actors generated since ``up`` began;
     ``cpu_s`` is of the whole process tree, ``first_gradient_cpu_s`` its part until the first gradient.
+    ``verifier_problem``: how many verdicts of verifiers failed, and the most frequent reason; empty without any.
     ``values`` are all statistics at the end.
     """
 
@@ -76,6 +77,7 @@ class Summary(msgspec.Struct, frozen=True):
     memory_mb: float
     report: str
     notes: list[str]
+    verifier_problem: str
     values: dict[str, float]
 
     def to_json(self) -> str:
@@ -140,6 +142,7 @@ def summarise(
         memory_mb=sum(outcome.memory_peak_mb.values()),
         report=str(report),
         notes=notes,
+        verifier_problem=outcome.verifier_problem,
         values=values,
     )
 
@@ -220,6 +223,8 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
         rows.append(("forked from", summary.forked_from))
     if summary.problem:
         rows.append(("problem", summary.problem))
+    if summary.verifier_problem:
+        rows.append(("verifiers", summary.verifier_problem))
     if summary.mean_return is not None:
         rows.append(("mean return", number(summary.mean_return)))
     if summary.evaluation_return is not None:
