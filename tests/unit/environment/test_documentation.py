@@ -52,7 +52,7 @@ def test_example_of_a_task_is_one(text: str) -> None:
 
 
 def test_example_of_a_section_is_one(text: str) -> None:
-    [section] = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    [section] = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     config = msgspec.convert(yaml.safe_load(section)["environment"], EnvironmentConfig)
     assert config.weights() == {"task": 1.0, "taste": 0.3, "safe": 0.0}
     assert config.on_error == "partial"
