@@ -16,11 +16,12 @@ START_TIMEOUT_S = 60.0
 class Proxy:
     """Forwards each connection to one port of this machine; it works in a thread of its own."""
 
-    def __init__(self, target_port: int) -> None:
-        """Not yet listening."""
+    def __init__(self, target_port: int, *, answer_delay_s: float = 0.0) -> None:
+        """Not yet listening. ``answer_delay_s``: how long each answer of the target takes."""
         self.port = free_port()
         self.num_connections = 0
         self._target_port = target_port
+        self._answer_delay_s = answer_delay_s
         self._loop = asyncio.new_event_loop()
         self._forwards = asyncio.Event()
         self._forwards.set()
@@ -66,12 +67,18 @@ class Proxy:
         except OSError:
             writer.close()
             return
-        await asyncio.gather(self._forward(reader, far_writer), self._forward(far_reader, writer))
+        await asyncio.gather(
+            self._forward(reader, far_writer, delay_s=0.0),
+            self._forward(far_reader, writer, delay_s=self._answer_delay_s),
+        )
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, delay_s: float
+    ) -> None:
         """One direction, until either end closes."""
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
+                await asyncio.sleep(delay_s)
                 await self._forwards.wait()
                 writer.write(data)
                 await writer.drain()

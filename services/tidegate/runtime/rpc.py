@@ -46,8 +46,10 @@ _CHANNEL_OPTIONS: list[tuple[str, int]] = [
     *_OPTIONS,
     # A restarted peer is found within a second instead of gRPC's two-minute backoff.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Despite its name the least time for one attempt to connect, handshakes included. With 1 s a peer that took longer
+    # for its first answer, as on a loaded machine, was never connected to.
+    ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.enable_retries", 0),
 ]
 

@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from tests.support.broker import free_port
 from tests.support.call_credentials import accepted, permitted_channel
+from tests.support.proxy import Proxy
 from tidegate.core import errors
 from tidegate.runtime.authenticated_channel import trace_context
 from tidegate.runtime.rpc import Registration, RpcServer
@@ -268,3 +269,18 @@ async def test_a_channel_finds_a_restarted_server_again(served: Served) -> None:
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(0.1)
     await again.server.stop(grace_s=0)
+
+
+async def test_peer_whose_first_answer_takes_longer_than_the_backoff_is_connected_to(served: Served) -> None:
+    proxy = Proxy(int(served.address.rpartition(":")[2]), answer_delay_s=1.5)
+    proxy.start()
+    try:
+        channel = permitted_channel(f"127.0.0.1:{proxy.port}")
+        try:
+            stub = WeightDistributionServiceStub(channel)
+            request = pb.GetHeadRequest()
+            assert await stub.GetHead(request, wait_for_ready=True, timeout=60.0) == pb.GetHeadResponse()
+        finally:
+            await channel.close()
+    finally:
+        proxy.close()
