@@ -212,7 +212,7 @@ def _time_decisions(seen: Observations) -> float:
         capacity(decided.limits, flow_of(seen, now_s=now_s))
         diagnose(signals_of(seen, decided.limits, StreamBacklog(), group_size=8, now_s=now_s))
         found, memory = indicators.observe_indicators(
-            seen, memory, slos, group_size=8, paused=False, now_s=now_s
+            seen, memory, slos, group_size=8, paused=False, declared_pause=False, now_s=now_s
         )
         for name, observation in found.items():
             value = observation.value
