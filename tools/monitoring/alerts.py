@@ -184,7 +184,7 @@ def other_alerts(period: Period) -> list[Alert]:
                 "`kubectl get pods -l app.kubernetes.io/name=tidegate`.",
             ),
             steps=(
-                "No actors, and nobody scaled them to 0: their pods do not start, or crash; see their events and logs.",
+                "No actors, although some are requested: their pods do not start, or crash; see their events and logs.",
                 "To stop the run on purpose: `tidegate pause --reason TEXT`, and later `tidegate resume`.",
                 "A service that restarts: the last lines of its log give the reason and a fix.",
                 "Streams full: see TidegateStreamNearFull.",

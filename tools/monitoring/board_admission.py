@@ -55,8 +55,8 @@ ADMISSION = Board(
                 Panel(
                     "Staleness budget",
                     (Query(f"max by ({OF_RUN}) ({one(admission_stats.MAX_LAG.metric)})", "max_lag"),),
-                    description="`max_lag` in force. Normal: constant, unless the goodput controller adjusts it. A"
-                    " change that nobody made: see the log of admission.",
+                    description="`max_lag` in force. Normal: constant, unless the goodput controller adjusts it. After"
+                    " a change that was not requested: see the log of admission.",
                 ),
                 Panel(
                     "Paused",

@@ -85,7 +85,7 @@ def observe_indicators(
 ) -> tuple[dict[str, Observation], IndicatorState]:
     """Each objective's observation, and the state for the next one; ``propagation`` observes propagation.
 
-    ``paused``: admission is paused. ``declared_pause``: the run stands still because somebody wants it to.
+    ``paused``: admission is paused. ``declared_pause``: an operator paused the run.
     """
     learner = seen.latest("learner", now_s=now_s)
     values = learner[0].values if learner else {}

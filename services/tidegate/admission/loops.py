@@ -119,7 +119,7 @@ class Admission:
         )
 
     def declared_pause(self) -> str:
-        """Why the run stands still on purpose, since when and by whom; empty while nobody wants it to."""
+        """Why an operator paused the run, since when and by whom; empty without a declared pause."""
         cluster = self.scaling.cluster
         return declared_pause(self._pause, others=(cluster.overrides.pause, cluster.zero))
 
@@ -270,14 +270,15 @@ class Admission:
         stats.label(statistics.BOTTLENECK, diagnosis.bottleneck)
         stats.label(statistics.BOTTLENECK_SENTENCE, diagnosis.sentence)
         stats.label(statistics.BOTTLENECK_FIX, diagnosis.fix)
-        stats.label(statistics.ACTOR_PROBLEMS, "; ".join(self.problems()[:2]))
+        problems = self.problems()
+        stats.label(statistics.ACTOR_PROBLEMS, "; ".join(problems[:2]))
         stats.label(statistics.VERIFIER_PROBLEM, self.verifier_problem())
         await self._slos.tick(
             self._seen, diagnosis, paused=limits.paused, declared_pause=bool(declared), now_s=self._now_s()
         )
         values = self._seen.merged(now_s=self._now_s())
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
-        sample = SystemSample(context.clock.now_s(), diagnosis.bottleneck, signals, values, self.problems())
+        sample = SystemSample(context.clock.now_s(), diagnosis.bottleneck, signals, values, problems)
         try:
             self._samples.append(sample)
         except OSError as error:  # limits matter more than their plot

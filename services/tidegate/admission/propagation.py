@@ -57,7 +57,7 @@ def note(state: Propagation, publication: Publication | None) -> Propagation:
 
 
 def abandon(state: Propagation) -> Propagation:
-    """Follow no version, as in a declared pause nobody may serve it; the next publication is followed again."""
+    """Follow no version: in a declared pause no actor may serve it. The next publication is followed again."""
     return Propagation(seen=state.seen)
 
 

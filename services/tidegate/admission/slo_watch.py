@@ -113,7 +113,7 @@ class SloWatch:
     ) -> None:
         """Observe and judge every objective, and publish the changes.
 
-        ``paused``: admission is paused; ``declared_pause``: the run stands still because somebody wants it to.
+        ``paused``: admission is paused; ``declared_pause``: an operator paused the run.
         """
         if declared_pause:
             self._propagation = abandon(self._propagation)

@@ -18,10 +18,10 @@ from tidegate.core.errors import (
     StaleFolderError,
     TidegateError,
 )
+from tidegate.runtime import exit_codes
 from tidegate.runtime.loading import load
 
-EXIT_FAILED = 1
-EXIT_BAD_INPUT = 2
+EXIT_FAILED, EXIT_BAD_INPUT = exit_codes.FAILED, exit_codes.BAD_INPUT
 EXIT_INTERRUPTED = 130
 # A file of the run is damaged: no statement about its accounting, which is what 1 of `audit` means.
 EXIT_DAMAGED = 3

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from tidegate.cli.env import render as describe_environment
 from tidegate.cli.json_output import write_json
+from tidegate.cli.run_argument import SetOption
 from tidegate.launch.run_check import RunReport, check_run
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_plan import RunPlan
@@ -17,10 +18,7 @@ from tidegate.launch.run_plan import RunPlan
 
 def check(
     run: Annotated[Path, typer.Argument(help="Run file.", metavar="RUN")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a key of the run file: path.to.key=value; repeatable."),
-    ] = None,
+    set_: SetOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check everything that `tidegate up` refuses before anything starts; start and keep nothing.

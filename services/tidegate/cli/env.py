@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate.cli.json_output import write_json
+from tidegate.cli.run_argument import SetOption
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import (
     BoxSpace,
@@ -40,10 +41,7 @@ class EnvironmentReport(msgspec.Struct, frozen=True):
 
 def env(
     run: Annotated[str, typer.Argument(help="Run file, or an environment's id.", metavar="RUN|ENV_ID")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a key of the run file: path.to.key=value; repeatable."),
-    ] = None,
+    set_: SetOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Describe an environment as a run would use it, and check that the policy fits it.

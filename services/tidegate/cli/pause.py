@@ -16,10 +16,9 @@ from rich.console import Console
 from tidegate.cli.queries import channel_to
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.admission import Flow, Limits
-from tidegate.core.errors import ConfigError
 from tidegate.core.pauses import RESUME, way_out
 from tidegate.launch.cluster import POD_NAME_VARIABLE
-from tidegate.launch.run_folder import find_folder, is_running, read_record
+from tidegate.launch.run_folder import find_running, read_record
 from tidegate.wire.clients.admission import AdmissionClient
 
 
@@ -60,12 +59,7 @@ def asker() -> str:
 
 def _ask(folder: Path | None, *, paused: bool, reason: str, by: str) -> tuple[Limits, Flow]:
     """Set the desired state; returns the limits in force afterwards and the work in flight."""
-    where = find_folder(folder)
-    if not is_running(where):
-        raise ConfigError(
-            f"No platform is running in {where}", fix="start it with `tidegate up`, or name another --dir"
-        )
-    return asyncio.run(_set(where, paused=paused, reason=reason, by=by))
+    return asyncio.run(_set(find_running(folder), paused=paused, reason=reason, by=by))
 
 
 async def _set(folder: Path, *, paused: bool, reason: str, by: str) -> tuple[Limits, Flow]:

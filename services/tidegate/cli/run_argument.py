@@ -1,4 +1,4 @@
-"""How every command names the run that it reads: as an argument, or by ``--dir``."""
+"""Arguments that commands share: the run that a command reads, as an argument or by ``--dir``, and ``--set``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +7,10 @@ import typer
 
 from tidegate.core.errors import ConfigError
 
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Override a key of the run file: path.to.key=value; repeatable."),
+]
 RUN_HELP = "Run folder (default: the newest below .tidegate/runs)."
 RunArgument = Annotated[Path | None, typer.Argument(help=RUN_HELP, metavar="RUN")]
 RunOption = Annotated[Path | None, typer.Option("--dir", help="The same as RUN.")]

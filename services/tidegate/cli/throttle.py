@@ -16,8 +16,8 @@ from rich.console import Console
 
 from tidegate.cli.run_argument import RunFolderOption
 from tidegate.core.distributions import parse_duration
-from tidegate.core.errors import ConfigError, NotFoundError
-from tidegate.launch.run_folder import find_folder, is_running, read_processes
+from tidegate.core.errors import NotFoundError
+from tidegate.launch.run_folder import find_running, read_processes
 
 # Much shorter than a learner step and much longer than a context switch.
 PERIOD_S = 0.05
@@ -41,12 +41,8 @@ def throttle(
 
     Ctrl-C restores the speed at once. Watch with `tidegate status`; query `tidegate explain` and `tidegate slo`.
     """
-    where = find_folder(folder)
+    where = find_running(folder)
     duration_s = parse_duration(for_)
-    if not is_running(where):
-        raise ConfigError(
-            f"No platform is running in {where}", fix="start it with `tidegate up`, or name another --dir"
-        )
     console = Console(stderr=True)
     console.print(f"{service} runs {factor:g} times slower for {duration_s:g} s", highlight=False)
     slow_down(lambda: pids_of(where, service), factor=factor, duration_s=duration_s)

@@ -52,10 +52,11 @@ def zero_sentence(*, by: str, since_s: float) -> str:
 
 
 def declared_pause(pause: Pause, *, others: tuple[str, ...]) -> str:
-    """Why the run stands still on purpose, for as long as somebody wants; empty while nobody does.
+    """Why an operator paused the run, which lasts until an operator resumes it; empty without such a pause.
 
-    A declared pause spends no objective's budget and pages nobody. ``others``: reasons beside the operator's, the first
-    that is not empty counts. A hard sync and the end of the run are no declared pauses: they end by themselves.
+    A declared pause spends no objective's budget and fires no alert. ``others``: reasons beside the operator's; the
+    first that is not empty counts. A hard sync and the end of the run are no declared pauses, since they end by
+    themselves.
     """
     if pause.paused and pause.reason != RUN_ENDS:
         return pause.sentence()

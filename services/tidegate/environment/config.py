@@ -28,7 +28,7 @@ class EnvironmentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     ``score_attempts``: attempts to score one completion while failures are transient (a judge that is busy or away, a
     child process that died); permanent failures are not retried.
     ``on_error``: the result of a verifier that failed or was late in all of its attempts. ``drop`` drops the whole
-    group as failed: nothing is learned from a verdict that nobody gave. ``zero`` trains it as reward 0, as if the
+    group as failed, so that nothing is learned from a missing verdict. ``zero`` trains it as reward 0, as if the
     completion were bad, and notes it in the verifier log; ``partial`` gives the failed verifier ``partial_credit`` (as
     its score) and counts the others unchanged.
     ``cache_entries``: cached verdicts of the task's own verifier and of all others, least recently used out first; 0

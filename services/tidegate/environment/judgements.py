@@ -45,6 +45,11 @@ class VerifierFailed(msgspec.Struct, frozen=True):
 Judgement: TypeAlias = Score | VerifierFailed
 
 
+def why_failed(judgement: Judgement) -> str:
+    """The sentence of a failure; empty for a score."""
+    return judgement.why if isinstance(judgement, VerifierFailed) else ""
+
+
 class NoScoreError(TypeError):
     """What a verifier returned is neither a number nor a ``Score``; ``kind`` is its type."""
 

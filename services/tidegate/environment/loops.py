@@ -22,7 +22,7 @@ from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, Trajectory
 from tidegate.environment.config import EnvironmentConfig
-from tidegate.environment.judgements import VerifierFailed
+from tidegate.environment.judgements import why_failed
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.sessions import SessionTable
 from tidegate.environment.state import (
@@ -133,8 +133,8 @@ class ScoreLoop:
         for judgement in judgements:
             score = resolve_failure(judgement, on_error=self._config.on_error)
             if score is None:
-                why = judgement.why if isinstance(judgement, VerifierFailed) else ""
-                detail = f"failed verifier, and environment.on_error is drop: {why}"[:DETAIL_CHARS_MAX]
+                detail = f"failed verifier, and environment.on_error is drop: {why_failed(judgement)}"
+                detail = detail[:DETAIL_CHARS_MAX]
                 await self._end_failed(delivery, records, detail=detail)
                 return
             scores.append(score)

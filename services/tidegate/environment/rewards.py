@@ -11,7 +11,7 @@ from tidegate.core.distributions import Distribution, slowest_quantile
 from tidegate.core.errors import RecordError
 from tidegate.environment.config import EnvironmentConfig, times_of
 from tidegate.environment.failures import FailureReports
-from tidegate.environment.judgements import Judgement, VerifierFailed
+from tidegate.environment.judgements import Judgement, why_failed
 from tidegate.environment.scoring import Scorer, attempted, checked, failure_of
 from tidegate.environment.session_envs import SessionVerdict
 from tidegate.environment.state import (
@@ -92,7 +92,7 @@ class Rewards:
         if score is None:
             raise RecordError(
                 "A verifier of an episode failed, and environment.on_error is drop",
-                why=judgement.why if isinstance(judgement, VerifierFailed) else "",
+                why=why_failed(judgement),
             )
         return score
 

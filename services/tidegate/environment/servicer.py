@@ -6,7 +6,7 @@ from grpc.aio import ServicerContext
 
 from tidegate.core.errors import RecordError
 from tidegate.environment.describing import EnvironmentAnswer
-from tidegate.environment.judgements import VerifierFailed
+from tidegate.environment.judgements import why_failed
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.sessions import SessionTable
 from tidegate.environment.state import AnsweredProblem, OnError, resolve_failure
@@ -59,8 +59,7 @@ class EnvironmentServicer(EnvironmentServiceServicer):
         for judgement in await self._rewards.judge(request.env_id, answers):
             score = resolve_failure(judgement, on_error=self._on_error)
             if score is None:
-                why = judgement.why if isinstance(judgement, VerifierFailed) else ""
-                response.results.add(reward=0.0, log=f"verifier failed: {why}", failed=True)
+                response.results.add(reward=0.0, log=f"verifier failed: {why_failed(judgement)}", failed=True)
             else:
                 response.results.add(reward=score.reward, components=score.components, log=score.log)
         return response

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import trajectory_store as store_stats
-from tidegate.catalogue.kinds import Counter
+from tidegate.catalogue.kinds import Counter, Text
 from tidegate.runtime.instances import REPLICATED
 from tidegate.wire.stats import ServiceStats
 
@@ -113,9 +113,13 @@ class Board:
             merged |= {name: value for name, value in newest.values.items() if is_of_evaluation(name)}
         return merged | {alias: merged[name] for alias, name in ALIASES.items() if name in merged}
 
+    def label(self, service: str, name: Text) -> str:
+        """A text of a service's first instance; empty before it reports one."""
+        return next((stats.labels.get(name, "") for stats in self.of(service)), "")
+
     def version(self) -> str:
         """The learner's version as text."""
-        return next((stats.labels.get(learner_stats.VERSION, "") for stats in self.of("learner")), "")
+        return self.label("learner", learner_stats.VERSION)
 
     def evaluated(self) -> str:
         """The version of the newest evaluation as text; empty before the first."""

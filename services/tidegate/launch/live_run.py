@@ -54,19 +54,17 @@ def phase_of(board: Board, *, otherwise: str) -> str:
 
 def disk_problem_of(board: Board) -> str:
     """Why the run's disk cannot be written, from the supervisor; empty while there is space."""
-    return next((stats.labels.get(supervisor_stats.DISK_PROBLEM, "") for stats in board.of(SUPERVISOR)), "")
+    return board.label(SUPERVISOR, supervisor_stats.DISK_PROBLEM)
 
 
 def pause_of(board: Board) -> str:
     """Why the run is paused, from admission; empty while it is not."""
-    return next((stats.labels.get(admission_stats.PAUSE, "") for stats in board.of("admission")), "")
+    return board.label("admission", admission_stats.PAUSE)
 
 
 def verifier_problem_of(board: Board) -> str:
     """How many verdicts of verifiers failed, and why, from admission; empty without one."""
-    return next(
-        (stats.labels.get(admission_stats.VERIFIER_PROBLEM, "") for stats in board.of("admission")), ""
-    )
+    return board.label("admission", admission_stats.VERIFIER_PROBLEM)
 
 
 def headline_of(target: RunTarget, plan: RunPlan) -> str:

@@ -14,6 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from tidegate.core.errors import (
+    ConfigError,
     CorruptionError,
     FolderInUseError,
     NotFoundError,
@@ -210,6 +211,21 @@ def find_folder(folder: Path | None) -> Path:
             f"{folder} is no run folder", why=f"it holds no {RUN_JSON}", fix="name one that `up` made"
         )
     return folder
+
+
+def find_running(folder: Path | None) -> Path:
+    """As ``find_folder``, of a platform that is running.
+
+    Raises:
+        NotFoundError: no run wrote there.
+        ConfigError: it is not running.
+    """
+    where = find_folder(folder)
+    if not is_running(where):
+        raise ConfigError(
+            f"No platform is running in {where}", fix="start it with `tidegate up`, or name another --dir"
+        )
+    return where
 
 
 def read_record(folder: Path, *, user: str = OPERATOR) -> RunRecord:

@@ -1,6 +1,5 @@
 """Resolves a policy's ``path`` to a model folder, checks it, and computes its digest. No torch."""
 
-import struct
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import msgspec
 import xxhash
 
-from tidegate.core.errors import ConfigError
+from tidegate.core.errors import ConfigError, CorruptionError
+from tidegate.models.safetensors_header import read_header
 from tidegate.models.smollm2 import SMOLLM2, make_smollm2_folder
 
 # Default cache of converted models, relative to the working folder.
@@ -19,9 +19,6 @@ WEIGHTS_PATTERN = "*.safetensors"
 CONFIG_FILE = "config.json"
 INDEX_FILE = "model.safetensors.index.json"
 DIGEST_BLOCK_BYTES = 1 << 22
-# A safetensors file begins with the length of its JSON header, which the format bounds.
-HEADER_LENGTH = struct.Struct("<Q")
-HEADER_BYTES_MAX = 100_000_000
 
 
 class _ModelConfig(msgspec.Struct, frozen=True):
@@ -34,12 +31,6 @@ class _WeightIndex(msgspec.Struct, frozen=True):
     """File of each tensor, where there are several files."""
 
     weight_map: dict[str, str] = {}
-
-
-class _TensorEntry(msgspec.Struct, frozen=True):
-    """A tensor in a header: where it begins and ends after it."""
-
-    data_offsets: tuple[int, int]
 
 
 def pretrained_folder(path: str, *, cache_dir: Path | None = None) -> Path:
@@ -112,25 +103,15 @@ def _read_json(path: Path, kind: type[Any]) -> Any:
 
 def _checked_size(path: Path) -> int:
     """The size of a safetensors file whose header and length agree."""
-    size_bytes = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(HEADER_LENGTH.size)
-        length = HEADER_LENGTH.unpack(start)[0] if len(start) == HEADER_LENGTH.size else HEADER_BYTES_MAX + 1
-        header = file.read(length) if length <= min(size_bytes, HEADER_BYTES_MAX) else b""
     try:
-        entries = msgspec.json.decode(header, type=dict[str, msgspec.Raw])
-        ends = [
-            msgspec.json.decode(entry, type=_TensorEntry).data_offsets[1]
-            for name, entry in entries.items()
-            if name != "__metadata__"
-        ]
-    except msgspec.MsgspecError as error:
+        wanted_bytes = read_header(path).file_bytes()
+    except CorruptionError as error:
         raise ConfigError(
             f"{path} is no file of safetensors",
             why="its header cannot be read; a file of some hundred bytes is a pointer of Git LFS",
             fix="download the file itself, for example with `git lfs pull`",
         ) from error
-    wanted_bytes = HEADER_LENGTH.size + length + max(ends, default=0)
+    size_bytes = path.stat().st_size
     if size_bytes < wanted_bytes:
         raise ConfigError(
             f"{path} is cut short",

@@ -70,16 +70,12 @@ def note_consumed(db: sqlite3.Connection, batch_id: str, version: PolicyVersion)
 def judge_uses(db: sqlite3.Connection) -> BudgetTotals:
     """Every use that the ledger has, and every sampled batch, against the budget in force when it was judged."""
     folded = read_folded(db)
-    found = BudgetTotals(
-        over=folded.over_budget,
-        unnoted=folded.unnoted,
-        worst="of rows that were folded since" if folded.over_budget else "",
-    )
+    over, unnoted = folded.over_budget, folded.unnoted
+    worst = "of rows that were folded since" if over else ""
     if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'budgets'").fetchone():
         (num_uses,) = db.execute("SELECT count(*) FROM uses").fetchone()
-        return BudgetTotals(over=found.over, unnoted=found.unnoted + num_uses, worst=found.worst)
+        return BudgetTotals(over=over, unnoted=unnoted + num_uses, worst=worst)
     (widest,) = db.execute("SELECT max(max_lag) FROM budgets").fetchone()
-    over, unnoted, worst = found.over, found.unnoted, found.worst
     for query in (_USES, _SAMPLED):
         more_over, more_unnoted = count_over(db, query)
         over, unnoted = over + more_over, unnoted + more_unnoted
@@ -87,8 +83,8 @@ def judge_uses(db: sqlite3.Connection) -> BudgetTotals:
             lineage, step, lag, budget = db.execute(
                 f"SELECT * FROM ({query}) WHERE lag > budget ORDER BY lag - budget DESC, step LIMIT 1"
             ).fetchone()
-            worst = f"a lag of {lag} under max_lag {budget}, in the update of"
-            worst = f"{worst} {PolicyVersion(lineage=LineageName(lineage), step=step)}"
+            version = PolicyVersion(lineage=LineageName(lineage), step=step)
+            worst = f"a lag of {lag} under max_lag {budget}, in the update of {version}"
     return BudgetTotals(over=over, unnoted=unnoted, widest=widest, worst=worst)
 
 

@@ -9,7 +9,7 @@ from tidegate.core.errors import CorruptionError, TidegateError, UnknownVersionE
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot
 from tidegate.weight_distribution.intake import ANNOUNCEMENT_KEY
-from tidegate.weight_distribution.tensor_file import Extent, TensorFile, read_header
+from tidegate.weight_distribution.tensor_file import Extent, TensorFile, read_file
 from tidegate.weight_distribution.versions import SUFFIX
 from tidegate.wire.announcement import Announcement
 from tidegate.wire.digest import digest_of
@@ -29,7 +29,7 @@ class VersionsOnDisk:
         self._contents: dict[bytes, _Located] = {}
         for path in sorted(directory.glob(f"*{SUFFIX}")):
             try:
-                self._add(read_header(path))
+                self._add(read_file(path))
             except (TidegateError, OSError, KeyError, ValueError):
                 continue  # no version, damaged, or pruned meanwhile
 

@@ -5,19 +5,16 @@ in chunks that need not fit memory. Any safetensors reader opens what is written
 """
 
 import mmap
-import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from tidegate.core.errors import CorruptionError
+from tidegate.models.safetensors_header import LENGTH, read_header
 from tidegate.weight_distribution.state import Tensor
 
-_LENGTH = struct.Struct("<Q")
 HEADER_ALIGNMENT_BYTES = 8
-# The format's own limit.
-HEADER_BYTES_MAX = 100_000_000
 _TO_SAFETENSORS = {
     "f2": "F16", "f4": "F32", "f8": "F64", "i1": "I8", "i2": "I16", "i4": "I32", "i8": "I64",
     "u1": "U8", "u2": "U16", "u4": "U32", "u8": "U64", "b1": "BOOL",
@@ -56,49 +53,31 @@ def encode_header(tensors: Sequence[Tensor], metadata: dict[str, str]) -> tuple[
         offset += tensor.size
     text = msgspec.json.encode(entries)
     text += b" " * (-len(text) % HEADER_ALIGNMENT_BYTES)
-    start = _LENGTH.size + len(text)
+    start = LENGTH.size + len(text)
     extents: dict[str, Extent] = {}
     for tensor in tensors:
         extents[tensor.name] = Extent(start=start, size=tensor.size)
         start += tensor.size
-    return _LENGTH.pack(len(text)) + text, extents
+    return LENGTH.pack(len(text)) + text, extents
 
 
-class _HeaderEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
-
-
-def read_header(path: Path) -> TensorFile:
+def read_file(path: Path) -> TensorFile:
     """Read a file's header and check that the file has the length that it defines.
 
     Raises:
         CorruptionError: the file is truncated or is no safetensors file.
     """
-    size = path.stat().st_size
-    try:
-        with path.open("rb") as file:
-            (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
-            if length > min(size, HEADER_BYTES_MAX):
-                raise CorruptionError(f"{path.name} claims a header of {length} bytes and has {size}")
-            entries = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
-        metadata = msgspec.json.decode(entries.pop("__metadata__", msgspec.Raw(b"{}")), type=dict[str, str])
-        headers = {name: msgspec.json.decode(raw, type=_HeaderEntry) for name, raw in entries.items()}
-    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptionError(f"{path.name} is no safetensors file", why=str(error)) from error
-    start = _LENGTH.size + length
+    header = read_header(path)
     extents: dict[str, Extent] = {}
-    end = 0
-    for name, entry in headers.items():
+    for name, entry in header.entries.items():
         begin, stop = entry.data_offsets
         if entry.dtype not in _FROM_SAFETENSORS or not 0 <= begin <= stop:
             raise CorruptionError(f"{path.name} describes tensor {name!r} impossibly")
-        extents[name] = Extent(start=start + begin, size=stop - begin)
-        end = max(end, stop)
-    if start + end != size:
-        raise CorruptionError(f"{path.name} has {size} bytes, its header describes {start + end}")
-    return TensorFile(path=path, metadata=metadata, extents=extents, size=end)
+        extents[name] = Extent(start=header.start + begin, size=stop - begin)
+    size = path.stat().st_size
+    if header.file_bytes() != size:
+        raise CorruptionError(f"{path.name} has {size} bytes, its header describes {header.file_bytes()}")
+    return TensorFile(path=path, metadata=header.metadata, extents=extents, size=size - header.start)
 
 
 def read_mapped(path: Path, extent: Extent, *, chunk_bytes: int) -> Iterator[memoryview]:

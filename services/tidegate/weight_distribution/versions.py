@@ -19,7 +19,7 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.weight_distribution.announced import manifest_of
 from tidegate.weight_distribution.intake import ANNOUNCEMENT_KEY, Intake
 from tidegate.weight_distribution.state import Manifest, Region, check_manifest, payload_regions, plan_reuse
-from tidegate.weight_distribution.tensor_file import Extent, read_header, read_mapped
+from tidegate.weight_distribution.tensor_file import Extent, read_file, read_mapped
 from tidegate.wire.announcement import Announcement
 from tidegate.wire.digest import digest_of
 from tidegate.wire.subjects import CHUNK_BYTES
@@ -258,7 +258,7 @@ class VersionStore:
     def _recover_file(self, path: Path) -> tuple[int, Manifest, bytes]:
         try:
             sequence = int(path.stem)
-            header = read_header(path)
+            header = read_file(path)
             announcement = base64.b64decode(header.metadata[ANNOUNCEMENT_KEY], validate=True)
             manifest = manifest_of(Announcement.from_bytes(announcement))
         except (KeyError, ValueError) as error:

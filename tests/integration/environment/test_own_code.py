@@ -175,7 +175,7 @@ async def test_code_that_cannot_be_loaded_is_refused_before_anything_is_scored(
             raise AssertionError("it started")
 
 
-async def test_processes_that_all_hang_cost_nobody_else_a_reward(
+async def test_processes_that_all_hang_cost_no_other_completion_its_reward(
     bus: Bus, topology: Topology, settings: Settings, store: FakeStore
 ) -> None:
     hanging = [(f"bad {number}", f"worse {number}") for number in range(3)]
@@ -239,7 +239,7 @@ async def test_first_failure_of_a_kind_is_logged_with_its_traceback_and_later_on
 
 
 def _runs(pid: int) -> bool:
-    """Whether a process runs; a zombie that nobody has waited for does not."""
+    """Whether a process runs; a zombie, which still waits for its parent, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:

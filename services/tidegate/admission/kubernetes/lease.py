@@ -50,7 +50,7 @@ class Election:
         """Renew the Lease, or take it if allowed; returns whether we lead.
 
         Raises:
-            NotFoundError: somebody deleted the Lease; an upgrade of the release makes it again.
+            NotFoundError: the Lease was deleted; an upgrade of the release creates it again.
             TidegateError: the API server did not answer; we lead until ``ACT_SHARE`` of the Lease is over.
         """
         lease = await self._api.get(self._path, LeaseObject)

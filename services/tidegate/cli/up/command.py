@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tidegate.cli.run_argument import SetOption
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import StaleFolderError
 from tidegate.launch import run_folder as folders
@@ -26,10 +27,7 @@ def up(
         typer.Option(help="Target that ends the run: 'mean_return>=475' (default: the run file's)."),
     ] = None,
     for_: Annotated[str | None, typer.Option("--for", help="Time limit: 90s, 5m, 1h30m.")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Override a key of the run file: path.to.key=value; repeatable."),
-    ] = None,
+    set_: SetOption = None,
     headless: Annotated[
         bool, typer.Option("--headless", help="Print lines instead of the live view.")
     ] = False,

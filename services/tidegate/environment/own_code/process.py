@@ -145,14 +145,10 @@ class ChildProcess:
 
     async def close(self) -> None:
         """Kill the process and all that it started; returns once it has ended."""
-        pid = self._transport.get_pid()
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._transport.get_pid(), signal.SIGKILL)  # also what it left running, if it has ended
         if self._transport.get_returncode() is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
             await self._pipes.has_ended.wait()
-        else:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)  # what it left running
         self._transport.close()
 
     async def _answered(self, data: bytes, *, deadline_s: float) -> Answer:
