@@ -31,7 +31,7 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Task
 from tidegate.core.staleness import LineageTree
 from tidegate.runtime.policy_watch import PolicyWatch
-from tidegate.runtime.races import run_until
+from tidegate.runtime.races import ended_within, run_until
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.task_queue.config import TaskQueueConfig
@@ -57,6 +57,8 @@ from tidegate.wire.task_proof import task_key
 TASKS_PER_TURN_MAX = 1024
 # Everything that can change a decision sets the event; the tick covers a missed event.
 TICK_S = 1.0
+# How long a queue whose journal holds no limits waits for what CONTROL holds, before it admits by the run file's.
+FIRST_LIMITS_DEADLINE_S = 10.0
 
 _LIMITS_DECODER = msgspec.json.Decoder(Limits)
 
@@ -124,6 +126,10 @@ class TaskQueue:
         self._mix = MixCounts(context.stats, tasks_max=ceiling.max_in_flight() + ceiling.max_running)
         self._ceiling = ceiling
         self._limits = effective_limits(ceiling, journal.limits)
+        # A pause or a tighter limit may have been published before this queue first started.
+        self._limits_known = asyncio.Event()
+        if journal.limits is not None:
+            self._limits_known.set()
         self._admitted_under = AdmittedUnder()
         self._wake = asyncio.Event()
         self._shown = ""
@@ -153,6 +159,9 @@ class TaskQueue:
 
     async def admit(self) -> None:
         """Publish what is journaled, then journal what the limits allow, until draining."""
+        with suppress(TimeoutError):
+            limits_known = run_until(self.context.drain.wait(), self._limits_known.wait())
+            await ended_within(limits_known, timeout_s=FIRST_LIMITS_DEADLINE_S)
         while not self.context.drain.requested:
             self._wake.clear()
             if self.journal.unpublished_tasks and not await self._publish_journaled():
@@ -357,6 +366,7 @@ class TaskQueue:
             else:
                 if stored is not None:
                     await self._receive_limits(stored.data, stored.headers)
+                self._limits_known.set()
             await context.drain.sleep(self.config.limits_refresh_s)
 
     async def _receive_limits(self, data: bytes, _headers: dict[str, str]) -> None:

@@ -17,7 +17,7 @@ from tests.support.settings import make_settings
 from tidegate.catalogue import task_queue as statistics
 from tidegate.core.admission import Limits
 from tidegate.core.curriculum import CurriculumState
-from tidegate.core.errors import ConfigError
+from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.core.ids import task_id, trajectory_at
 from tidegate.core.records import Task
 from tidegate.runtime.board_metrics import readings
@@ -25,7 +25,8 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import DatasetConfig, Settings, WorkloadConfig
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_reports import publish_stats
-from tidegate.task_queue import packing
+from tidegate.runtime.streams import Stored
+from tidegate.task_queue import loops, packing
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.journal import open_journal, read_journal
 from tidegate.task_queue.main import build
@@ -244,6 +245,40 @@ async def test_limits_are_followed_and_hold_while_admission_is_away(stage: Stage
         assert await stage.taker.take_whatever_comes(for_s=0.2) == [], "max_running 3"
     async with running(build, CONFIG, stage.context()) as context:
         await until(lambda: "concurrency" in context.stats.snapshot(at_s=0).labels.get("admission_state", ""))
+
+
+async def test_pause_from_before_the_first_start_holds_however_late_it_is_read(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, asked, answered = stage.bus.last, asyncio.Event(), asyncio.Event()
+
+    async def read_late(stream: str, subject: str) -> Stored | None:
+        asked.set()
+        await answered.wait()
+        return await read(stream, subject)
+
+    monkeypatch.setattr(stage.bus, "last", read_late)
+    await stage.send_limits(Limits(max_lag=0, batch_size=2, max_running=8, paused=True, reason="maintenance"))
+    async with running(build, CONFIG, stage.context()) as context:
+        await asked.wait()
+        await stage.announce(0)
+        assert await stage.taker.take_whatever_comes(for_s=0.3) == []
+        answered.set()
+        await until(lambda: context.stats.snapshot(at_s=0).labels.get("admission_state") == "maintenance")
+        assert context.stats.value(statistics.ADMITTED) == 0
+
+
+async def test_limits_that_cannot_be_read_delay_admission_for_a_bounded_time(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(stream: str, subject: str) -> Stored | None:
+        raise UnavailableError("CONTROL has no leader")
+
+    monkeypatch.setattr(stage.bus, "last", refuse)
+    monkeypatch.setattr(loops, "FIRST_LIMITS_DEADLINE_S", 0.2)
+    async with running(build, CONFIG, stage.context()):
+        await stage.announce(0)
+        assert len(await stage.taker.take(2)) == 2
 
 
 async def test_retired_run_admits_no_more_and_drops_unarrived_trajectories(stage: Stage) -> None:
