@@ -65,9 +65,12 @@ class QActingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     equal the store's and the learner's, or first priorities would mean something else than later ones.
 
     ``sequence_period`` (``policy.memory``): steps between two stored states, from which sequences of replay begin; 0
-    stores one a segment. It equals the store's. Sequences have no first priority.
+    stores one a segment. ``sequence_length``: steps of a sequence. ``burn_in``: of its first steps, those that are not
+    trained and do not count in its first priority. ``priority_max_share``: of its largest TD error in that priority;
+    the rest is their mean's. ``sequence_period`` and ``sequence_length`` equal the store's, the others those of
+    ``learner.q_learning.sequences``, as ``n_steps`` does then.
 
-    Source: Horgan 2018, section 4.1.
+    Source: Horgan 2018, section 4.1; Kapturowski 2019, section 2.3.
     """
 
     epsilon: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.4
@@ -76,3 +79,6 @@ class QActingSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     discount: Share = 0.99
     value_rescaling: bool = False
     sequence_period: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+    sequence_length: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 80
+    burn_in: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+    priority_max_share: Share = 0.9

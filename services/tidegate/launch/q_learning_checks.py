@@ -19,20 +19,12 @@ def check_q_learning(file: RunFile, services: dict[str, Any]) -> ConfigError | N
     replay, trained = services["trajectory_store"].replay, services["learner"].q_learning
     if replay.unit == "sequence":
         return _check_sequences(file, acting=acting, replay=replay, trained=trained)
-    expected = (
+    return _first_difference(
+        acting,
         ("n_steps", "trajectory_store.replay", replay.n_steps),
         ("discount", "learner.q_learning", trained.discount),
         ("value_rescaling", "learner.q_learning", trained.value_rescaling),
     )
-    for name, section, wanted in expected:
-        found = getattr(acting, name)
-        if found != wanted:
-            return ConfigError(
-                f"actor.q_learning.{name} is {found}, and {section}.{name} is {wanted}",
-                why="first priorities would have another scale than those that the learner returns",
-                fix=f"set actor.q_learning.{name} to {wanted}",
-            )
-    return None
 
 
 def _check_sequences(
@@ -61,4 +53,26 @@ def _check_sequences(
             why="the steps between would never be trained",
             fix=f"set trajectory_store.replay.sequence_length to {burn_in + between} or more",
         )
+    sequences = trained.sequences
+    return _first_difference(
+        acting,
+        ("sequence_length", "trajectory_store.replay", length),
+        ("burn_in", "learner.q_learning.sequences", burn_in),
+        ("n_steps", "learner.q_learning.sequences", sequences.n_steps),
+        ("priority_max_share", "learner.q_learning.sequences", sequences.priority_max_share),
+        ("discount", "learner.q_learning", trained.discount),
+        ("value_rescaling", "learner.q_learning", trained.value_rescaling),
+    )
+
+
+def _first_difference(acting: QActingSettings, *expected: tuple[str, str, float]) -> ConfigError | None:
+    """``expected``: name, section and value of what the actor's setting repeats."""
+    for name, section, wanted in expected:
+        found = getattr(acting, name)
+        if found != wanted:
+            return ConfigError(
+                f"actor.q_learning.{name} is {found}, and {section}.{name} is {wanted}",
+                why="first priorities would have another scale than those that the learner returns",
+                fix=f"set actor.q_learning.{name} to {wanted}",
+            )
     return None

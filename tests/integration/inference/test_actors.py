@@ -26,7 +26,8 @@ from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.exchange import StepExchange
-from tidegate.actor.engines.q_acting import exploration_rates, first_priorities
+from tidegate.actor.engines.q_acting import exploration_rates
+from tidegate.algorithms.first_priorities import first_priorities
 from tidegate.algorithms.q_learning_settings import QActingSettings
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue import inference as inference_statistics

@@ -15,8 +15,9 @@ from tests.support.environments import CARTPOLE
 from tests.unit.actor import toy_pixels
 from tests.unit.actor.support import segment_task, snapshot, version
 from tidegate.actor.engines.port import Engine, EngineControl, Sample
-from tidegate.actor.engines.q_acting import exploration_rates, first_priorities
+from tidegate.actor.engines.q_acting import exploration_rates
 from tidegate.actor.engines.registry import EngineSetting, open_engine
+from tidegate.algorithms.first_priorities import first_priorities
 from tidegate.algorithms.frame_stacks import observed
 from tidegate.algorithms.q_learning_settings import QActingSettings
 from tidegate.core.records import Array

@@ -93,19 +93,21 @@ def test_segments_are_those_of_an_actor_with_weights_to_the_last_bit(config: Pol
         [expected_sample], [found_sample] = expected.samples, found.samples
         assert found_sample.spans == expected_sample.spans
         assert found_sample.tensors.keys() == expected_sample.tensors.keys()
-        assert (PRIORITIES if config is PLAIN else MEMORY) in found_sample.tensors
+        assert PRIORITIES in found_sample.tensors
+        assert (MEMORY in found_sample.tensors) == (config is WITH_MEMORY)
         for name, tensor in expected_sample.tensors.items():
             np.testing.assert_array_equal(found_sample.tensors[name], tensor, err_msg=name)
         chances = np.exp(found_sample.tensors["behavior_logprobs"])
         assert chances[:, 0].min() < chances[:, -1].max(), "the first copy explores more than the last"
 
 
-def test_a_segment_without_the_answer_that_its_priorities_need_is_not_recorded() -> None:
+@pytest.mark.parametrize("config", [PLAIN, WITH_MEMORY], ids=["plain", "memory"])
+def test_a_segment_without_the_answer_that_its_priorities_need_is_not_recorded(config: PolicyConfig) -> None:
     control, exchange = EngineControl(), StepExchange()
-    control.newest = fresh(PLAIN, 3)
-    engine = engine_of("inference_env", PLAIN, control, exchange)
-    layout = StepLayout.of(build_policy(CARTPOLE, PLAIN), num_envs=NUM_ENVS)
-    answer = served(PLAIN, version_at=lambda _number: 3)
+    control.newest = fresh(config, 3)
+    engine = engine_of("inference_env", config, control, exchange)
+    layout = StepLayout.of(build_policy(CARTPOLE, config), num_envs=NUM_ENVS)
+    answer = served(config, version_at=lambda _number: 3)
     task = segment_task(unroll_length=NUM_STEPS)
 
     def until_the_end(step: ActStep, layout: StepLayout) -> ActedStep | None:

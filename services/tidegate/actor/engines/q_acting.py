@@ -1,9 +1,6 @@
 """Acting by a Q-network: every environment copy explores at a rate of its own, and segments carry first priorities.
 
-A unit's first priority is its TD error under the network that acted: new experience is then drawn as often as it is
-surprising, and not as often as all of it could be (Horgan 2018, section 3).
-
-Shapes: T steps, S = T + 1 observations, N environments, A actions.
+Shapes: S observations of a segment, N environments, A actions.
 """
 
 from collections.abc import Mapping
@@ -13,9 +10,9 @@ from numpy.typing import NDArray
 
 from tidegate.actor.engines.acting import Actions, GivesOutputs
 from tidegate.actor.engines.registry import EngineSetting
+from tidegate.algorithms.first_priorities import first_priorities, first_sequence_priorities
 from tidegate.algorithms.q_learning_settings import QActingSettings
-from tidegate.algorithms.q_targets import sequence_targets
-from tidegate.algorithms.reward_scale import RewardSettings, scaled_rewards
+from tidegate.algorithms.reward_scale import RewardSettings
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot, Task
 from tidegate.core.spaces import MEMORY, PRIORITIES
@@ -35,30 +32,6 @@ def exploration_rates(
     """
     places_N = (np.arange(num_envs) + rng.random()) / num_envs
     return (settings.epsilon ** (1.0 + settings.epsilon_exponent * places_N)).astype(np.float32)
-
-
-def first_priorities(
-    q_SNA: Array, segment: Mapping[str, Array], settings: QActingSettings, reward: RewardSettings
-) -> NDArray[np.float32]:
-    """The size of the TD error of each step, (T, N); 0 where ``segment`` has no step.
-
-    ``q_SNA``: the values of all actions before each step and after the last, by the version that acted then. Windows of
-    ``n_steps`` end with the segment, because what follows it is not known yet.
-    """
-    rewards_TN = scaled_rewards(segment["rewards"], reward, np)
-    terminated_TN, truncated_TN = segment["terminated"] != 0, segment["truncated"] != 0
-    targets_TN = sequence_targets(
-        rewards_TN,
-        terminated_TN,
-        terminated_TN | truncated_TN,
-        q_SNA.max(axis=-1),
-        np,
-        n_steps=settings.n_steps,
-        discount=settings.discount,
-        rescale=settings.value_rescaling,
-    )
-    q_TN = np.take_along_axis(q_SNA[:-1], segment["actions"][..., None], axis=-1)[..., 0]
-    return np.where(segment["valid"], np.abs(targets_TN - q_TN), 0.0).astype(np.float32)
 
 
 class QActing:
@@ -82,7 +55,7 @@ class QActing:
         self._settings = settings
         self._reward = reward
         self._num_envs = num_envs
-        # As many as the segment has steps, freed when the next one begins: values without memory, states with one.
+        # As many as the segment has steps, freed when the next one begins; states of a policy with memory alone.
         self._values: list[Array] = []
         self._states: list[Array] = []
 
@@ -106,24 +79,28 @@ class QActing:
         outputs = self._network.outputs(observations, memory_NM)
         if outputs is None:
             return None
+        self._values.append(outputs.outputs)
         if memory_NM.shape[1]:
             self._states.append(memory_NM)
-        else:
-            self._values.append(outputs.outputs)
         actions, logprobs_N = self._actions.sample(outputs.outputs, rng)
         return Actions(actions, logprobs_N, outputs.memory, outputs.version)
 
     def further_tensors(
         self, observations: Mapping[str, Array], memory_NM: Array, segment: Mapping[str, Array]
     ) -> dict[str, Array] | None:
-        """See ``Acting``: first priorities, which need the values of the last observations too."""
-        if memory_NM.shape[1]:
-            return {MEMORY: np.stack(self._states[:: self._settings.sequence_period or len(self._states)])}
+        """See ``Acting``: first priorities, which need the values of the last observations too, and stored states."""
         last = self._network.outputs(observations, memory_NM)
         if last is None:
             return None
-        q_SNA = np.stack([*self._values, last.outputs])
-        return {PRIORITIES: first_priorities(q_SNA, segment, self._settings, self._reward)}
+        settings = self._settings
+        errors_TN = first_priorities(np.stack([*self._values, last.outputs]), segment, settings, self._reward)
+        if not self._states:
+            return {PRIORITIES: errors_TN}
+        states_TNM = np.stack(self._states)
+        return {
+            MEMORY: states_TNM[:: settings.sequence_period or len(states_TNM)],
+            PRIORITIES: first_sequence_priorities(errors_TN, states_TNM, segment, settings),
+        }
 
 
 def q_acting(network: GivesOutputs, policy: SegmentPolicy, setting: EngineSetting) -> QActing | None:

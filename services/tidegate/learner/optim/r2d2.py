@@ -124,9 +124,9 @@ class R2d2Learner:
         weights_B = batch.weights_B
         if response.weights:
             weights_B = weights_B * torch.tensor(response.weights, device=self._device)
-        num_steps = rewards_BL.shape[1]
-        trained_BL = trained_steps(batch.lengths_B, batch.burn_ins_B, num_steps=num_steps)
-        inside_BL = trained_steps(batch.lengths_B, torch.zeros_like(batch.lengths_B), num_steps=num_steps)
+        steps_L = torch.arange(rewards_BL.shape[1], device=self._device)
+        trained_BL = trained_steps(batch.lengths_B, batch.burn_ins_B, steps_L)
+        inside_BL = trained_steps(batch.lengths_B, torch.zeros_like(batch.lengths_B), steps_L)
         metrics: dict[str, float] = {}
         if trained_BL.any():
             metrics = self._gradient_step(batch, trained_BL, weights_B, settings)
@@ -153,7 +153,8 @@ class R2d2Learner:
             values_BL, targets_BL = outputs_BL2[..., 0], outputs_BL2[..., 1].detach()
             errors_BL = (targets_BL - values_BL).detach()
             max_share = settings.sequences.priority_max_share
-            self._priorities_B = sequence_priorities(errors_BL, trained_BL, max_share=max_share).cpu().numpy()
+            priorities_B = sequence_priorities(errors_BL, trained_BL, torch, max_share=max_share)
+            self._priorities_B = priorities_B.cpu().numpy()
             return q_learning_loss(
                 values_BL[trained_BL],
                 targets_BL[trained_BL],

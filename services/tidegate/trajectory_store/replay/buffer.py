@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.algorithms.frame_stacks import FRAMES
+from tidegate.algorithms.replay_units import complete_units, sequence_starts
 from tidegate.core.errors import StaleFolderError
 from tidegate.core.ids import LineageName, TrajectoryId
 from tidegate.core.records import Array, VersionSpan
@@ -37,7 +38,6 @@ from tidegate.trajectory_store.replay.snapshot import (
     read_layout,
     write_layout,
 )
-from tidegate.trajectory_store.replay.units import complete_units, sequence_starts
 from tidegate.trajectory_store.replay.windows import FrameReferences, UnitReader
 
 PRIORITIES_FILE = "priorities.ring"

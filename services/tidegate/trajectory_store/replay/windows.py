@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.algorithms.frame_stacks import STARTS
+from tidegate.algorithms.replay_units import window_lengths
 from tidegate.core.records import Array
 from tidegate.trajectory_store.replay.columns import Columns
 from tidegate.trajectory_store.replay.page_layout import FLAGS, ImageTensor, PageLayout
-from tidegate.trajectory_store.replay.units import window_lengths
 
 NEXT = "next."
 LENGTHS = "lengths"

@@ -1,6 +1,7 @@
 """From an actor's segments through the store's buffer to updates of a Q-network: names, shapes and priorities fit."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,10 +13,12 @@ from tests.unit.actor import test_q_acting as acting
 from tests.unit.actor import toy_pixels
 from tests.unit.actor.support import snapshot
 from tidegate.actor.engines.port import EngineControl
-from tidegate.algorithms.q_learning_settings import QLearningSettings
+from tidegate.algorithms.q_learning_settings import QActingSettings, QLearningSettings, QSequenceSettings
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.learner.optim.q_learner import QLearner
+from tidegate.learner.optim.r2d2 import R2d2Learner
 from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import MemoryPolicy
 from tidegate.runtime.config import PolicyConfig
 from tidegate.runtime.environment_settings import RewardConfig
 
@@ -58,4 +61,48 @@ def test_segments_of_an_actor_are_drawn_and_trained(
             shares = units.probabilities_B / units.probabilities_B.max()
             np.testing.assert_allclose(shares, priorities / priorities.max(), rtol=2e-3, atol=2e-3)
         source.set_priorities(units, priorities)
+    source.close()
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_sequences_of_an_actor_are_drawn_as_often_as_the_learner_finds_them_surprising(
+    tmp_path: Path, cell: Literal["gru", "lstm"]
+) -> None:
+    """The first priority is the learner's where nothing is cut: with one step a target, and within a segment."""
+    length, burn_in, num_steps = 8, 3, 3 * NUM_STEPS
+    policy = PolicyConfig(kind="q_mlp", hidden=(8,), memory=cell, memory_units=4)
+    settings = QLearningSettings(
+        discount=0.9, learning_rate=1e-4, sequences=QSequenceSettings(burn_in=burn_in, n_steps=1)
+    )
+    network = build_policy(CARTPOLE, policy)
+    assert isinstance(network, MemoryPolicy)
+    trainer = R2d2Learner(network, settings, seed=0, device=torch.device("cpu"), reward=RewardConfig())
+    control = EngineControl()
+    engine = acting.engine_of(
+        control,
+        policy=policy,
+        num_envs=NUM_ENVS,
+        settings=QActingSettings(
+            discount=0.9, sequence_period=length, sequence_length=length, burn_in=burn_in
+        ),
+    )
+    source = UnitSource(
+        tmp_path,
+        num_steps=num_steps,
+        num_envs=NUM_ENVS,
+        horizon=length,
+        sequence_period=length,
+        selector="prioritised",
+        priority_exponent=1.0,
+    )
+    control.newest = snapshot(0, trainer.policy())
+    source.insert(acting.unroll(engine, num_steps=num_steps).tensors)
+    units = source.draw(200)
+    assert not units.tensors["memory"].any(axis=1).all()
+    assert units.tensors["memory"].any(axis=1).any()
+    trainer.update(trainer.prepare(units), number=1)
+    priorities = trainer.priorities()
+    assert priorities is not None
+    shares = units.probabilities_B / units.probabilities_B.max()
+    np.testing.assert_allclose(shares, priorities / priorities.max(), rtol=2e-3, atol=2e-3)
     source.close()

@@ -1,6 +1,6 @@
 import numpy as np
 
-from tidegate.trajectory_store.replay.units import complete_units, sequence_starts, window_lengths
+from tidegate.algorithms.replay_units import complete_units, sequence_starts, window_lengths
 
 
 def row(text: str) -> tuple[np.ndarray, np.ndarray]:
