@@ -13,6 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.loop_stalls import stalls_in_logs
+
 ROOT = Path(__file__).parents[2]
 # Of processes that load torch, on a machine that runs the other tests meanwhile.
 START_TIMEOUT_S = 200.0
@@ -116,7 +118,7 @@ class Run:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
-    """Start runs that end with the test."""
+    """Start runs that end with the test; it fails if an event loop of theirs stood still because it computed."""
     runs: list[Run] = []
 
     def begin(*arguments: str, folder: Path | None = None) -> Run:
@@ -131,3 +133,5 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         if run.process.poll() is None:
             run.process.send_signal(signal.SIGKILL)
             run.process.wait(timeout=60)
+    stalls = [stall for run in runs for stall in stalls_in_logs(run.folder)]
+    assert not stalls, "\n".join(stalls)

@@ -13,6 +13,7 @@ import structlog
 from tests.support.call_credentials import accepted, channel_as, permitted_channel
 from tests.support.consumers import create_missing
 from tests.support.environments import describing
+from tests.support.loop_stalls import stalls_of
 from tidegate.actor.config import ActorConfig
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.runtime.bus import Bus
@@ -21,6 +22,7 @@ from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.instances import instance_name
 from tidegate.runtime.lifecycle import served
+from tidegate.runtime.loop_watchdog import LoopWatchdog
 from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.service import Channels, ServiceContext, ServiceParts
 from tidegate.runtime.stats_board import StatsBoard
@@ -86,11 +88,16 @@ async def running(
     config: ConfigT,
     context: ServiceContext,
 ) -> AsyncGenerator[ServiceContext, None]:
-    """One life of a service; leaving drains it, and every loop must have returned by itself."""
+    """One life of a service; leaving drains it, and every loop must have returned by itself.
+
+    The test fails if the event loop stood still because it computed, be it in the service or in the test.
+    """
     await create_consumers(context, config)
     async with _environment(context):
         parts = await build(context, config)
     address = context.settings.addresses[context.service][context.index]
+    watchdog = LoopWatchdog(context.log)
+    watchdog.start()
     try:
         async with served(parts, RpcServer(parts.servicers, accepted()), address=address):
             loops = [asyncio.ensure_future(loop()) for loop in parts.loops.values()]
@@ -101,7 +108,9 @@ async def running(
                 async with asyncio.timeout(TIMEOUT_S):
                     await asyncio.gather(*loops)
     finally:
+        watchdog.stop()
         await context.channels.close()
+    assert not (stalls := stalls_of(watchdog)), stalls
 
 
 async def create_consumers(context: ServiceContext, config: object) -> None:

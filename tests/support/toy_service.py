@@ -9,10 +9,12 @@ import msgspec
 
 from tidegate.catalogue.kinds import Counter
 from tidegate.core.errors import ConfigError, ConflictError
+from tidegate.launch.log_lines import log_plain_lines
 from tidegate.runtime.config import Settings
 from tidegate.runtime.process import run_service
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 
+COMPUTING_S = 1.0
 TURNS = Counter("turns_total", "{turn}", "Times that the loop began.", exported=False)
 
 
@@ -37,6 +39,9 @@ async def build(context: ServiceContext, mode: str) -> ServiceParts:
             case "held":
                 _ = asyncio.get_running_loop().run_in_executor(None, time.sleep, 600.0)
                 raise MemoryError
+            case "computing":
+                compute(COMPUTING_S)
+                await context.drain.wait()
             case "silent":
                 client = cast("Any", context.bus)._client
                 client._ping_interval_task.cancel()
@@ -47,10 +52,18 @@ async def build(context: ServiceContext, mode: str) -> ServiceParts:
     return ServiceParts(loops={"loop": loop})
 
 
+def compute(cpu_s: float) -> None:
+    """Use this much CPU time without a pause."""
+    until_s = time.thread_time() + cpu_s
+    while time.thread_time() < until_s:
+        pass
+
+
 async def _forever() -> None:
     await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
+    log_plain_lines()
     settings = msgspec.json.decode(sys.argv[2], type=Settings)
     sys.exit(run_service(ServiceSpec("admission", str, build), sys.argv[1], settings))

@@ -311,6 +311,37 @@ ACTORS = Board(
                     description="Resident memory, by service. Normal: flat after the first minutes. A steady rise"
                     " ends in an out-of-memory kill: note the service and report a defect.",
                 ),
+                Panel(
+                    "Stalls of event loops, per second, by kind",
+                    (
+                        Query(
+                            f"sum by ({OF_RUN}, job, {KIND}) ({rate(process_stats.LOOP_STALLS_OF.metric)})",
+                            f"{{{{job}}}} {{{{{KIND}}}}}",
+                        ),
+                    ),
+                    width=12,
+                    description="Times a service's event loop stood still for more than 100 ms. Normal: none of"
+                    " kind computing; a few of kind waiting on a machine without free CPU. Else read the log event"
+                    " event_loop_stalled, which names the function.",
+                    unit="cps",
+                ),
+                Panel(
+                    "Longest stall of an event loop",
+                    (
+                        Query(
+                            f"max by ({OF_RUN}, job) ({one(process_stats.LOOP_STALL_LONGEST_S.metric)})",
+                            "{{job}} stood still",
+                        ),
+                        Query(
+                            f"max by ({OF_RUN}, job) ({one(process_stats.LOOP_STALL_CPU_S.metric)})",
+                            "{{job}} computed",
+                        ),
+                    ),
+                    width=12,
+                    description="Longest time since the service became ready. Normal: below 0.1 s computed. Above"
+                    " ten seconds heartbeats are missed, above two minutes the liveness probe ends the pod.",
+                    unit="s",
+                ),
             ),
         ),
     ),

@@ -16,6 +16,7 @@ import msgspec
 
 from tidegate.admission.actor_problems import ActorProblems
 from tidegate.admission.config import AdmissionConfig
+from tidegate.admission.loop_stalls import LoopStalls
 from tidegate.admission.observations import SILENT_AFTER_S, Observations
 from tidegate.admission.samples import JsonLinesFile, SystemSample
 from tidegate.admission.scaling import Scaling
@@ -70,6 +71,7 @@ class Admission:
         self._seen = Observations(window_s=config.window_s)
         self._problems = ActorProblems()
         self._verifiers = VerifierProblems()
+        self._loop_stalls = LoopStalls()
         # One sample for each tick of the window.
         self._backlogs: deque[StreamBacklog] = deque(maxlen=max(1, round(config.window_s / config.tick_s)))
         self._published: Limits | None = None
@@ -151,11 +153,11 @@ class Admission:
         return diagnose(signals), signals
 
     def problems(self) -> list[str]:
-        """A full disk, failed verifiers, and what went wrong in actors, as sentences."""
+        """A full disk, failed verifiers, event loops that stood still, and what went wrong in actors, as sentences."""
         disk = disk_problem(self.context.data_dir)
         found = self._problems.sentences(self._seen.totals("actor"), now_s=self._now_s())
         verifiers = self.verifier_problem()
-        return [*filter(None, (disk, verifiers)), *found]
+        return [*filter(None, (disk, verifiers, self._loop_stalls.sentence())), *found]
 
     def verifier_problem(self) -> str:
         """How many verdicts of verifiers failed, and why; empty without one."""
@@ -308,6 +310,7 @@ class Admission:
         self._seen.put(stats, now_s=now_s)
         self._problems.receive(stats, now_s=now_s)
         self._verifiers.receive(stats)
+        self._loop_stalls.receive(stats)
         self._slos.receive(stats, self._seen, now_s=now_s)
 
     def _now_s(self) -> float:

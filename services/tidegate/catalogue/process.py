@@ -1,7 +1,7 @@
 """Statistics that every service reports."""
 
-from tidegate.catalogue.kinds import Counter, Family, Gauge
-from tidegate.catalogue.telemetry import ATTR_CAUSE, ATTR_RPC_METHOD, ATTR_STREAM, METRIC_IGNORED
+from tidegate.catalogue.kinds import Counter, Family, Gauge, Text
+from tidegate.catalogue.telemetry import ATTR_CAUSE, ATTR_KIND, ATTR_RPC_METHOD, ATTR_STREAM, METRIC_IGNORED
 
 CPU_S = Counter(
     "cpu_s_total", "s", "CPU time of the service's process, user and system.", exported="process.cpu.time"
@@ -12,6 +12,32 @@ CERTIFICATE_EXPIRES_AT_S = Gauge(
     "s",
     "Unix time at which the service's certificate ends; absent without TLS.",
     exported="tidegate.tls.certificate.expiry",
+)
+LOOP_STALLS_OF = Family(
+    Counter,
+    "loop_stalls_*_total",
+    "{stall}",
+    "Times the event loop stood still for more than 100 ms, by kind: computing, or waiting for a blocking call or a"
+    " processor.",
+    label=ATTR_KIND,
+    exported="tidegate.event_loop.stalls",
+)
+LOOP_STALL_LONGEST_S = Gauge(
+    "loop_stall_longest_s",
+    "s",
+    "Longest time for which the event loop stood still since the service became ready.",
+    exported="tidegate.event_loop.longest_stall",
+)
+LOOP_STALL_CPU_S = Gauge(
+    "loop_stall_cpu_s",
+    "s",
+    "CPU time of the event loop's own thread in its longest stall of the kind computing.",
+    exported="tidegate.event_loop.longest_stall.cpu",
+)
+LOOP_STALL = Text(
+    "loop_stall",
+    "Function in which the event loop computed for longest; empty while none took over 100 ms.",
+    exported=False,
 )
 BROKER_RECONNECTS = Counter(
     "broker_reconnects_total",

@@ -17,6 +17,7 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle import ProcessPorts, ServiceLifecycle, instance_of
+from tidegate.runtime.loop_watchdog import LoopWatchdog
 from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.service import ServiceSpec
 from tidegate.runtime.service_credentials import accepted_tokens, channels_of
@@ -52,23 +53,26 @@ async def _run(spec: ServiceSpec, config: object, settings: Settings, *, index: 
         loop.add_signal_handler(number, drain.request)
     instance = instance_of(spec, settings, index=index)
     accepted = accepted_tokens(settings)
+    log = structlog.get_logger(instance)
+    watchdog = LoopWatchdog(log)
     ports = ProcessPorts(
         clock=clock,
         drain=drain,
-        log=structlog.get_logger(instance),
+        log=log,
         channels=channels_of(settings, spec.name),
         open_telemetry=lambda stats: open_telemetry(
             settings.telemetry, service=spec.name, instance=instance, run=settings.run, board=stats
         ),
         open_bus=partial(_open_bus, settings, instance, clock),
         open_server=lambda registrations, meter: RpcServer(registrations, accepted, meter=meter),
-        record_usage=_record_usage,
-        on_built=_freeze_built,
+        record_usage=partial(_record_usage, watchdog),
+        on_built=partial(_on_built, watchdog),
     )
     limiting = asyncio.create_task(_limit_drain(drain, settings.drain_timeout_s))
     try:
         return await ServiceLifecycle(spec, config, settings, index=index, ports=ports).run()
     finally:
+        watchdog.stop()
         limiting.cancel()
         signal.setitimer(signal.ITIMER_REAL, EXIT_GRACE_S)
 
@@ -90,14 +94,16 @@ async def _open_bus(settings: Settings, instance: str, clock: SystemClock, topol
     )
 
 
-def _freeze_built() -> None:
-    """Exclude the built service from garbage collection: it lives as long as the process."""
+def _on_built(watchdog: LoopWatchdog) -> None:
+    """Exclude the built service from garbage collection: it lives as long as the process. Watch its loop from here."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECT_AFTER)
+    watchdog.start()
 
 
-def _record_usage(stats: StatsBoard) -> None:
+def _record_usage(watchdog: LoopWatchdog, stats: StatsBoard) -> None:
+    watchdog.report(stats)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     stats.set(process.CPU_S, usage.ru_utime + usage.ru_stime)
     stats.set(process.RSS_MB, _resident_bytes() / 1e6)

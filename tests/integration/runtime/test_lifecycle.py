@@ -14,8 +14,10 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.call_credentials import permitted_channel
+from tests.support.loop_stalls import stalls_in_logs
 from tests.support.settings import make_settings
-from tidegate.catalogue.process import CALLS_INVALID
+from tests.support.toy_service import COMPUTING_S
+from tidegate.catalogue.process import CALLS_INVALID, LOOP_STALL, LOOP_STALL_CPU_S
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
@@ -94,6 +96,26 @@ async def test_invalid_call_is_counted_by_its_method(toy: Toy) -> None:
         while not (num := (await client.stats(now_s=0.0)).values.get(CALLS_INVALID.member(method))):
             await asyncio.sleep(0.05)
     assert num == 1
+
+
+async def test_event_loop_that_computes_is_measured_reported_and_fails_the_test_of_a_run(
+    toy: Toy, tmp_path: Path
+) -> None:
+    process = toy.start("computing")
+    client = await toy.ready()
+    async with asyncio.timeout(PATIENCE_S):
+        while not (stats := await client.stats(now_s=0.0)).values.get(LOOP_STALL_CPU_S):
+            await asyncio.sleep(0.05)
+    assert stats.values[LOOP_STALL_CPU_S] == pytest.approx(COMPUTING_S, rel=0.3)
+    assert stats.labels[LOOP_STALL].startswith("__main__.compute:")
+    await client.drain(reason="test")
+    assert await exit_code(process) == 0
+    assert process.stdout is not None
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "admission.log").write_text(process.stdout.read())
+    (stall,) = stalls_in_logs(tmp_path)
+    assert stall.startswith("admission: ")
+    assert "where=__main__.compute:" in stall
 
 
 async def test_drain_call_does_what_sigterm_does(toy: Toy) -> None:
