@@ -82,6 +82,7 @@ generate: install-dev ## regenerate services/tidegate/v1 from protos/
 chart: install-dev ## regenerate the chart's schema, README's table, permissions, rules and dashboards from the types
 	@$(BIN)/python tools/chart_schema.py
 	@$(BIN)/python tools/chart_readme.py
+	@$(BIN)/python tools/chart_presets.py
 	@$(BIN)/python tools/chart_permissions.py
 	@$(BIN)/python -m tools.monitoring.generate
 
@@ -105,6 +106,7 @@ drift: install-dev ## check that generated files match their sources: protocol c
 	$(STEP) "drift: helm/tidegate against the types and catalogues (tests/chart holds k8s/ to the chart)"
 	@$(BIN)/python tools/chart_schema.py --check
 	@$(BIN)/python tools/chart_readme.py --check
+	@$(BIN)/python tools/chart_presets.py --check
 	@$(BIN)/python tools/chart_permissions.py --check
 	@$(BIN)/python -m tools.monitoring.generate --check
 

@@ -14,6 +14,8 @@ SERVER_SHARE = 0.9
 SERVER_WORKSPACE_BYTES = 3e9
 # Share of the peak bandwidth that decoding reaches. A guess until measured.
 BANDWIDTH_SHARE = 0.6
+# Memory on the host of each process of a server: its front, and one for each GPU. A guess until measured.
+SERVER_PROCESS_BYTES = 4e9
 # Texts that a server should hold at once, below which decoding leaves the GPU idle.
 TEXTS_MIN = 8
 # Snapshots of a policy in an actor: the one in use, the next, and one that arrives.
@@ -80,6 +82,11 @@ def actor_host_bytes(training: Training) -> float:
     probe = 2.0 * shape.parameters + 4.0 * shape.head_parameters * (1 if training.lora_rank else 0)
     merged = 4.0 * (shape.matrices if training.lora_rank else shape.parameters)
     return PROCESS_BYTES + snapshots + probe + merged + 2.0 * shape.parameters
+
+
+def server_host_bytes(*, tensor_parallel: int) -> float:
+    """Memory on the host of an actor's server."""
+    return SERVER_PROCESS_BYTES * (1 + tensor_parallel)
 
 
 def server_folder_bytes(training: Training) -> float:
