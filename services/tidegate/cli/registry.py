@@ -60,6 +60,9 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.slo:slo", "Report the objectives: error budgets, burn rates, last breaches."
     ),
     "trace": CommandEntry("tidegate.cli.trace:trace", "Print the stages of one trajectory with their times."),
+    "ui": CommandEntry(
+        "tidegate.cli.ui.command:ui", "Serve a page over live and ended runs: curves, lag, every trajectory."
+    ),
     "report": CommandEntry(
         "tidegate.cli.report.command:report", "Write the report of a run as one HTML file."
     ),

@@ -115,6 +115,24 @@ def ended(folder: Path, *, since_step: int = 0, with_tensors: bool = False) -> I
         yield [_ended(row, records, tensors) for row in found]
 
 
+def held_tensors(folder: Path, trajectory_id: str) -> dict[str, Array] | None:
+    """The tensors of one trajectory; None where they are not kept any more, or it never arrived.
+
+    ``folder``: the store's own.
+
+    Raises:
+        NotFoundError, StaleFolderError, CorruptionError: as ``ended``.
+    """
+    with reading(folder / LEDGER_FILE) as db:
+        place = db.execute(
+            "SELECT segment, offset, size, frame_index FROM trajectories JOIN frames USING (frame_id)"
+            " WHERE trajectory_id = ?",
+            (trajectory_id,),
+        ).fetchone()
+    held = _tensors(folder, place[:3]) if place is not None else None
+    return held[place[3]] if held is not None else None
+
+
 def _first_update_at_s(db: sqlite3.Connection, step: int) -> float | None:
     """When the first trajectory was trained at ``step`` or later."""
     (at_s,) = db.execute(

@@ -9,7 +9,8 @@ from tests.unit.cli.run_folder import LINEAGE, NUM_STEPS, START_S, write_account
 from tidegate.cli.explain import diagnosis_of_samples
 from tidegate.cli.report.command import write_report
 from tidegate.cli.report.data import read_run
-from tidegate.cli.report.figures import POINTS_MAX, bar_chart, line_chart, stacked_chart, thin
+from tidegate.cli.report.figures import POINTS_MAX, bar_chart, line_chart, stacked_chart
+from tidegate.cli.thinning import thin
 from tidegate.core.errors import NotFoundError
 from tidegate.launch.run_event_log import RunEventLog
 
@@ -113,7 +114,7 @@ def test_colours_are_left_to_the_page() -> None:
 @pytest.mark.parametrize("count", [0, 1, POINTS_MAX, POINTS_MAX + 1, 50 * POINTS_MAX])
 def test_thinning_is_bounded_and_loses_no_peak(count: int) -> None:
     points = [(float(index), float(index == count // 3)) for index in range(count)]
-    thinned = thin(points)
+    thinned = thin(points, most=POINTS_MAX)
     assert len(thinned) <= POINTS_MAX + 2
     assert [x for x, _ in thinned] == sorted(x for x, _ in thinned)
     if count:

@@ -99,7 +99,7 @@ def read_run(folder: Path) -> RunData:
         accounting = None  # a run that failed to start still has a report
     steps = list(read_steps(folder))
     started_at_s, flow = (
-        _read_flow(folder, fallback_s=record.created_at_s) if accounting else (record.created_at_s, _EMPTY)
+        read_flow(folder, fallback_s=record.created_at_s) if accounting else (record.created_at_s, _EMPTY)
     )
     return RunData(
         record=record,
@@ -118,7 +118,12 @@ def read_run(folder: Path) -> RunData:
 _EMPTY = WorkFlow(depths={}, rates={}, stages_s={})
 
 
-def _read_flow(folder: Path, *, fallback_s: float) -> tuple[float, WorkFlow]:
+def read_flow(folder: Path, *, fallback_s: float) -> tuple[float, WorkFlow]:
+    """When the flow of work began, in seconds since the epoch (``fallback_s`` before it did), and the flow.
+
+    Raises:
+        NotFoundError, StaleFolderError, CorruptionError: journal or ledger cannot be read.
+    """
     journal, ledger = journal_path(folder), ledger_path(folder)
     start_s, end_s = first_admission_s(journal), last_event_s(ledger)
     if start_s is None or end_s is None:

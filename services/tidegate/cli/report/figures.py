@@ -13,6 +13,8 @@ import msgspec
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from tidegate.cli.thinning import thin
+
 # Placeholders that no drawing uses by chance, and what the page calls them.
 FOREGROUND, GRID, PAPER = "#010203", "#040506", "#070809"
 SERIES = ("#0a0b01", "#0a0b02", "#0a0b03", "#0a0b04", "#0a0b05", "#0a0b06", "#0a0b07", "#0a0b08")
@@ -89,7 +91,7 @@ def line_chart(
         if at:
             axes.set_xscale("log", base=2)
         for index, (name, points) in enumerate(series.items()):
-            xs, ys = zip(*thin(points), strict=True) if points else ((), ())
+            xs, ys = zip(*thin(points, most=POINTS_MAX), strict=True) if points else ((), ())
             color = SERIES[index % len(SERIES)]
             axes.plot(xs, ys, color=color, label=name, drawstyle="steps-post" if steps else "default")
             if fill and index == 0:
@@ -174,7 +176,7 @@ def stacked_chart(key: str, series: Mapping[str, Points], *, x_label: str) -> st
     """Areas on top of each other; every series has the same x values."""
 
     def draw(axes: Any) -> None:
-        thinned = {name: thin(points) for name, points in series.items()}
+        thinned = {name: thin(points, most=POINTS_MAX) for name, points in series.items()}
         xs = [x for x, _ in next(iter(thinned.values()))]
         heights = [[y for _, y in points] for points in thinned.values()]
         axes.stackplot(
@@ -186,19 +188,6 @@ def stacked_chart(key: str, series: Mapping[str, Points], *, x_label: str) -> st
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.17), ncols=len(series), handlelength=1.0)
 
     return _svg(key, draw)
-
-
-def thin(points: Points) -> list[tuple[float, float]]:
-    """At most ``POINTS_MAX`` points: the smallest and the largest of each section, so that no peak is lost."""
-    if len(points) <= POINTS_MAX:
-        return list(points)
-    stretch = -(-2 * len(points) // POINTS_MAX)
-    kept: list[tuple[float, float]] = []
-    for start in range(0, len(points), stretch):
-        part = points[start : start + stretch]
-        ends = {min(part, key=lambda point: point[1]), max(part, key=lambda point: point[1])}
-        kept.extend(sorted(ends))
-    return kept
 
 
 def thousands(value: float, _position: int) -> str:

@@ -1,0 +1,128 @@
+"""The runs that the page lists: the folders below one folder, or that folder alone."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from tidegate.cli.up.history import STEPS_FILE
+from tidegate.cli.up.summary import read_summary
+from tidegate.core.errors import NotFoundError, TidegateError
+from tidegate.launch.run_folder import RUN_JSON, is_run_folder, is_running, read_plan
+
+# More are not listed: the newest count.
+RUNS_MAX = 500
+# The last line of steps.jsonl holds a lag for each of its trajectories, thousands at most.
+TAIL_BYTES = 256 << 10
+# The first that an update has is the run's score.
+SCORES = ("mean_return", "mean_reward")
+
+State = Literal["running", "ended", "stopped"]
+
+
+class RunLine(msgspec.Struct, frozen=True):
+    """One line of the list. ``name``: the folder's, which addresses it; ``problem``: why it cannot be read.
+
+    ``state``: ``stopped`` is a run that has no summary, because it was killed. ``last_at_s``: of the last update.
+    """
+
+    name: str
+    run_id: str = ""
+    env: str = ""
+    state: State = "stopped"
+    ended_by: str = ""
+    started_at_s: float = 0.0
+    last_at_s: float | None = None
+    step: int = 0
+    env_steps: int = 0
+    score_name: str = ""
+    score: float | None = None
+    lag_max: int | None = None
+    max_lag: int | None = None
+    balanced: bool | None = None
+    problem: str = ""
+
+
+class RunFolders:
+    """The run folders at a place; only these can be addressed."""
+
+    def __init__(self, place: Path) -> None:
+        """``place``: a run folder, or a folder of them.
+
+        Raises:
+            NotFoundError: there is no such folder.
+        """
+        if not place.is_dir():
+            raise NotFoundError(
+                f"There is no folder {place}",
+                fix="name a run folder or a folder with runs, or start a run first",
+            )
+        self._place = place
+
+    def folders(self) -> list[Path]:
+        """The newest first, at most ``RUNS_MAX``."""
+        if is_run_folder(self._place):
+            return [self._place]
+        found = [path for path in self._place.iterdir() if (path / RUN_JSON).is_file()]
+        return sorted(found, key=lambda path: (path / RUN_JSON).stat().st_mtime, reverse=True)[:RUNS_MAX]
+
+    def named(self, name: str) -> Path:
+        """The folder of that name.
+
+        Raises:
+            NotFoundError: no run has it.
+        """
+        for folder in self.folders():
+            if folder.resolve().name == name:
+                return folder
+        raise NotFoundError(f"There is no run {name!r} here", fix="reload the list of runs")
+
+    def lines(self) -> list[RunLine]:
+        """One line a run, the newest first."""
+        return [line_of(folder) for folder in self.folders()]
+
+
+def line_of(folder: Path) -> RunLine:
+    """The line of one folder; of one that cannot be read its name and the reason."""
+    name = folder.resolve().name
+    try:
+        record, plan = read_plan(folder)
+        running = is_running(folder)
+        summary = None if running else read_summary(folder)
+    except TidegateError as error:
+        return RunLine(name=name, problem=str(error))
+    last = last_update(folder)
+    score_name = next((each for each in SCORES if last.get(each) is not None), "")
+    audit: dict[str, Any] = (summary or {}).get("audit") or {}
+    return RunLine(
+        name=name,
+        run_id=record.run_id,
+        env=plan.file.workload.env,
+        state="running" if running else "stopped" if summary is None else "ended",
+        ended_by=(summary or {}).get("ended_by", ""),
+        started_at_s=record.created_at_s,
+        last_at_s=last.get("at_s"),
+        step=last.get("step", 0),
+        env_steps=last.get("env_steps", 0),
+        score_name=score_name,
+        score=last.get(score_name) if score_name else None,
+        lag_max=last.get("lag_max"),
+        max_lag=plan.file.staleness.max_lag,
+        balanced=audit.get("balanced"),
+    )
+
+
+def last_update(folder: Path) -> dict[str, Any]:
+    """The last whole line of the learner's step log; empty before the first update."""
+    path = folder / STEPS_FILE
+    if not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            return msgspec.json.decode(line, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+    return {}

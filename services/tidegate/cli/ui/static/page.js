@@ -1,0 +1,104 @@
+// Routes, the navigation, and keys.
+
+import { el, fill } from "./drawing.js";
+import { compare, overview, runs, trajectories, trajectory, versions } from "./views.js";
+
+const page = document.getElementById("page");
+const sections = document.getElementById("sections");
+const help = document.getElementById("help");
+const G_WAITS_MS = 1000;
+
+let stop = () => {};
+let opened = 0;
+let gAt = -G_WAITS_MS;
+
+function route() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [kind, run, view, id] = path.split("/").map(decodeURIComponent);
+  return { kind, run, view: view ?? "", id, query: new URLSearchParams(query) };
+}
+
+const VIEWS = {
+  "": (where) => overview(page, where.run),
+  trajectories: (where) => trajectories(page, where.run, where.query),
+  trajectory: (where) => trajectory(page, where.run, where.id),
+  versions: (where) => versions(page, where.run, where.query),
+};
+
+function viewOf(where) {
+  if (where.kind === "run" && VIEWS[where.view]) return VIEWS[where.view](where);
+  if (where.kind === "compare") return compare(page, where.run.split(","));
+  return runs(page);
+}
+
+function addresses(run) {
+  const base = `#/run/${encodeURIComponent(run)}`;
+  return { Overview: base, Trajectories: `${base}/trajectories`, Versions: `${base}/versions` };
+}
+
+function navigate(where) {
+  const shown = { "": "Overview", trajectories: "Trajectories", trajectory: "Trajectories", versions: "Versions" };
+  const links = where.kind === "run" ? Object.entries(addresses(where.run)) : [];
+  const all = [["Runs", "#/"], ...links];
+  const current = where.kind === "run" ? shown[where.view] : "Runs";
+  fill(
+    sections,
+    ...all.map(([name, href]) => el("a", { href, "aria-current": name === current && "page" }, name)),
+  );
+}
+
+async function open() {
+  stop();
+  stop = () => {};
+  const mine = ++opened;
+  const where = route();
+  navigate(where);
+  document.title = where.run && where.kind === "run" ? `${where.run} · Tidegate` : "Tidegate";
+  try {
+    const ended = (await viewOf(where)) ?? (() => {});
+    if (mine === opened) stop = ended;
+    else ended();
+  } catch (error) {
+    if (mine === opened) fill(page, el("div", { class: "note bad" }, el("p", {}, error.message)));
+  }
+}
+
+function focusRow(step) {
+  const rows = [...page.querySelectorAll("tr[data-open]")];
+  if (!rows.length) return;
+  const at = rows.indexOf(document.activeElement);
+  rows[Math.max(0, Math.min(rows.length - 1, at + step))].focus();
+}
+
+function afterG(key) {
+  const where = route();
+  const goals = where.kind === "run" ? Object.values(addresses(where.run)) : [];
+  const goal = { r: "#/", o: goals[0], t: goals[1], v: goals[2] }[key];
+  if (goal) location.hash = goal;
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest("input, select, textarea")) return;
+  if (performance.now() - gAt < G_WAITS_MS) {
+    gAt = -G_WAITS_MS;
+    return afterG(event.key);
+  }
+  const acts = {
+    j: () => focusRow(1),
+    k: () => focusRow(-1),
+    Enter: () => document.activeElement.dataset.open && (location.hash = document.activeElement.dataset.open),
+    "/": () => page.querySelector("form.filter select, form.filter input")?.focus(),
+    g: () => (gAt = performance.now()),
+    n: () => page.querySelector('[data-key="n"]')?.click(),
+    p: () => page.querySelector('[data-key="p"]')?.click(),
+    "?": () => help.showModal(),
+  };
+  if (acts[event.key]) {
+    event.preventDefault();
+    acts[event.key]();
+  }
+});
+window.addEventListener("hashchange", open);
+// A module runs after the scripts before it, so Plotly is there.
+open();

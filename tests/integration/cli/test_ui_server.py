@@ -1,0 +1,169 @@
+"""The page's server over real run folders."""
+
+import re
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import msgspec
+import pytest
+
+from tests.unit.cli.run_folder import write_accounting, write_samples
+from tests.unit.cli.ui.completions import FIRST, write_completions
+from tidegate.cli.ui import server as server_module
+from tidegate.cli.ui.runs import RunFolders
+from tidegate.cli.ui.server import FILES, STATIC, UiServer
+from tidegate.runtime.ports import LOOPBACK
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    write_accounting(tmp_path / "segments")
+    write_samples(tmp_path / "segments")
+    write_completions(tmp_path / "completions")
+    return tmp_path
+
+
+@pytest.fixture
+async def page(place: Path) -> AsyncIterator[aiohttp.ClientSession]:
+    server = UiServer(RunFolders(place))
+    await server.start(host=LOOPBACK, port=0)
+    async with aiohttp.ClientSession(f"http://{server.address}") as session:
+        yield session
+    await server.close()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/static/plotly.js",
+        *(f"/static/{name}" for name in FILES),
+        "/api/runs",
+        "/api/runs/segments",
+        "/api/runs/segments/curves",
+        "/api/runs/segments/moment",
+        "/api/runs/segments/flow",
+        "/api/runs/segments/trajectories?state=trained&lag_min=1",
+        "/api/runs/segments/versions?before=2",
+        f"/api/runs/completions/trajectories/{FIRST}",
+        f"/api/runs/completions/trajectories/{FIRST}/tokens",
+        # A run whose learner never trained has all answers too.
+        "/api/runs/completions",
+        "/api/runs/completions/curves",
+        "/api/runs/completions/moment",
+        "/api/runs/completions/flow",
+        "/api/runs/completions/versions",
+    ],
+)
+async def test_everything_the_page_asks_is_answered_and_closed_to_other_sites(
+    page: aiohttp.ClientSession, path: str
+) -> None:
+    async with page.get(path) as answer:
+        assert answer.status == 200, await answer.text()
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        if path.startswith("/api"):
+            assert msgspec.json.decode(await answer.read()) is not None
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "sentence"),
+    [
+        ("/api/runs/none", 404, "no run 'none'"),
+        ("/api/runs/..%2F..%2Fetc", 404, "no run"),
+        ("/api/runs/segments/trajectories/t-7", 404, "never admitted"),
+        ("/api/runs/segments/trajectories?lag_min=many", 400, "filter cannot be read"),
+        ("/api/runs/segments/trajectories?before=x", 400, "filter cannot be read"),
+        ("/api/runs/segments/trajectories?seq%3D1%3B--=1", 400, "no field"),
+        ("/static/..%2Fserver.py", 404, "no such file"),
+    ],
+)
+async def test_wrong_address_gets_a_sentence(
+    page: aiohttp.ClientSession, path: str, status: int, sentence: str
+) -> None:
+    async with page.get(path) as answer:
+        assert answer.status == status
+        assert sentence in (await answer.json())["error"]
+
+
+async def test_filter_value_is_a_value_and_no_sql(page: aiohttp.ClientSession) -> None:
+    async with page.get("/api/runs/segments/trajectories", params={"state": "' OR 1=1 --"}) as answer:
+        assert await answer.json() == []
+
+
+async def test_damaged_ledger_is_one_sentence_and_the_server_goes_on(
+    page: aiohttp.ClientSession, place: Path
+) -> None:
+    ledger = place / "segments" / "trajectory_store" / "ledger.sqlite"
+    for name in ("ledger.sqlite-wal", "ledger.sqlite-shm"):
+        ledger.with_name(name).unlink(missing_ok=True)
+    ledger.write_bytes(b"no database at all" * 500)
+    async with page.get("/api/runs/segments/trajectories") as answer:
+        assert answer.status == 500
+        assert "ledger" in (await answer.json())["error"]
+    async with page.get("/api/runs") as answer:
+        assert answer.status == 200
+
+
+async def test_flow_is_counted_again_after_the_ledger_changed(
+    page: aiohttp.ClientSession, place: Path
+) -> None:
+    async def states() -> dict[str, int]:
+        async with page.get("/api/runs/segments/flow") as answer:
+            return (await answer.json())["states"]
+
+    assert (await states())["trained"] == 6
+    assert (await states())["trained"] == 6
+    shutil.rmtree(place / "segments")
+    write_accounting(place / "segments", batches=4)
+    assert (await states())["trained"] == 8
+
+
+async def test_foreign_host_is_refused(page: aiohttp.ClientSession) -> None:
+    async with page.get("/api/runs", headers={"Host": "evil.example"}) as answer:
+        assert answer.status == 403
+
+
+async def test_run_that_ended_is_told_once_and_its_stream_ends(page: aiohttp.ClientSession) -> None:
+    async with page.get("/api/runs/segments/live") as answer:
+        body = await answer.text()
+    (event,) = re.findall(r"^data: (.*)$", body, re.MULTILINE)
+    told = msgspec.json.decode(event)
+    assert told["line"]["step"] == 3
+    assert told["moment"]["bottleneck"] == "actor"
+
+
+async def test_streams_are_bounded(page: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "STREAMS_MAX", 0)
+    async with page.get("/api/runs/segments/live") as answer:
+        assert answer.status == 503
+
+
+async def test_token_opens_the_page_once_and_the_cookie_from_then_on(place: Path) -> None:
+    server = UiServer(RunFolders(place), token="secret")
+    await server.start(host=LOOPBACK, port=0)
+    jar = aiohttp.CookieJar(unsafe=True)  # cookies of an address that is no name
+    async with aiohttp.ClientSession(f"http://{server.address}", cookie_jar=jar) as session:
+        for path in ("/", "/static/page.js", "/api/runs", "/?token=wrong"):
+            async with session.get(path) as answer:
+                assert answer.status == 401
+        async with session.get("/api/runs", headers={"Authorization": "Bearer secret"}) as answer:
+            assert answer.status == 200
+        async with session.get("/?token=secret", allow_redirects=False) as answer:
+            assert (answer.status, answer.headers["Location"]) == (303, "/")
+            assert "HttpOnly" in answer.headers["Set-Cookie"]
+        async with session.get("/api/runs") as answer:
+            assert answer.status == 200
+    await server.close()
+
+
+def test_page_names_no_other_host_and_sets_no_markup() -> None:
+    for path in (STATIC / "index.html", *(path for path, _ in FILES.values())):
+        text = path.read_text()
+        assert not re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text), path
+        assert "innerHTML" not in text
+        assert "insertAdjacentHTML" not in text

@@ -1,0 +1,46 @@
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.run_folder import write_accounting, write_run
+from tidegate.cli.ui.runs import RunFolders, line_of
+from tidegate.core.errors import NotFoundError
+
+
+def test_line_tells_what_was_trained_last(tmp_path: Path) -> None:
+    write_accounting(tmp_path / "a")
+    line = line_of(tmp_path / "a")
+    assert (line.name, line.env, line.state, line.step) == ("a", "CartPole-v1", "stopped", 3)
+    assert (line.score_name, line.score, line.lag_max, line.max_lag) == ("mean_return", 200.0, 2, 4)
+    assert line.balanced is None, "no summary was written"
+
+
+def test_run_that_never_trained_and_one_that_cannot_be_read_are_listed(tmp_path: Path) -> None:
+    write_run(tmp_path / "new")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{")
+    (tmp_path / "no run").mkdir()
+    lines = {line.name: line for line in RunFolders(tmp_path).lines()}
+    assert set(lines) == {"new", "bad"}
+    assert lines["new"].score is None
+    assert "damaged" in lines["bad"].problem
+
+
+def test_single_run_folder_is_a_list_of_one(tmp_path: Path) -> None:
+    write_run(tmp_path / "only")
+    runs = RunFolders(tmp_path / "only")
+    assert [line.name for line in runs.lines()] == ["only"]
+    assert runs.named("only") == tmp_path / "only"
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/../../b", "/etc", "b"])
+def test_only_listed_runs_can_be_addressed(tmp_path: Path, name: str) -> None:
+    write_run(tmp_path / "runs" / "a")
+    write_run(tmp_path / "b")
+    with pytest.raises(NotFoundError):
+        RunFolders(tmp_path / "runs").named(name)
+
+
+def test_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="start a run first"):
+        RunFolders(tmp_path / "none")
