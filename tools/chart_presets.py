@@ -87,6 +87,7 @@ run:
 
 learner:
   gpu: {pods.learner.gpus}
+  gpuKind: {answer.request.gpus.kind.name}
   ranks: {answer.split.learner_gpus}
 {_resources(pods.learner.memory_gib, cpus=CPUS_PER_GPU * pods.learner.gpus)}
   sharedMemory: {pods.learner.shared_memory_gib}Gi

@@ -80,10 +80,26 @@ def test_check_reads_the_run_file_that_the_pods_will_read(tmp_path: Path) -> Non
     assert yaml.safe_load(checked) == yaml.safe_load(mounted)
     (container,) = containers(named(objects, "Job", "t-check")["spec"]["template"])
     (tmp_path / "run.yaml").write_text(checked)
-    command, path = container["args"]
+    command, path, *options = container["args"]
     assert path == "/etc/tidegate/run.yaml"
-    assert run([command, str(tmp_path / "run.yaml")]) == 0
-    assert run([command, str(tmp_path / "run.yaml"), "--set", "workload.env=Nope-v0"]) == 2
+    assert run([command, str(tmp_path / "run.yaml"), *options]) == 0
+    assert run([command, str(tmp_path / "run.yaml"), *options, "--set", "workload.env=Nope-v0"]) == 2
+
+
+def test_check_holds_the_model_to_the_gpus_memory_and_disk_of_the_learner() -> None:
+    values = {
+        "learner.gpu": 8,
+        "learner.gpuKind": "H100-80",
+        "learner.ranks": 16,
+        "learner.resources.limits.memory": "104Gi",
+        "learner.persistence.size": "20Gi",
+    }
+    (container,) = containers(job(values)["spec"]["template"])
+    room = ["--pods=2", "--gpus=16xH100-80", f"--memory={104 << 30}", f"--disk={20 << 30}"]
+    assert container["args"][2:] == room
+    unlimited: dict[str, Any] = {"learner.resources": {"limits": None}, "learner.persistence.enabled": False}
+    (container,) = containers(job(unlimited)["spec"]["template"])
+    assert container["args"][2:] == ["--pods=1"]
 
 
 def test_check_has_image_variables_and_volumes_of_the_actors_and_the_prompts_of_the_queue() -> None:

@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from tests.chart.rendering import Manifest, containers, environment, named, needs_helm, own_pods, render
+from tidegate.cli.check import room_of
+from tidegate.core.sizing.learner_room import does_not_fit_room
 from tidegate.core.sizing.plan import GpuPlan
 from tidegate.core.sizing.versions import checkpoint_s
 from tidegate.launch.run_parsing import parse_plan
@@ -110,6 +113,20 @@ def test_pods_have_the_time_for_an_update_and_a_checkpoint(preset: str) -> None:
     assert file.drain_timeout_s >= update_s + checkpoint_s(answer.request.training)
     for pod in own_pods(render(preset)).values():
         assert pod["spec"]["terminationGracePeriodSeconds"] == file.drain_timeout_s + 20
+
+
+def test_check_before_the_installation_accepts_the_preset_and_refuses_less(preset: str) -> None:
+    answer = plan_of(preset)
+    training = msgspec.structs.replace(answer.request.training, pass_tokens=1)
+    (container,) = containers(named(render(preset), "Job", "t-check")["spec"]["template"])
+    options = dict(each.removeprefix("--").split("=") for each in container["args"][2:])
+    room = room_of(ranks=1, pods=int(options.pop("pods")), **options)
+    assert (room.ranks, room.kind) == (answer.split.learner_gpus, answer.request.gpus.kind)
+    assert does_not_fit_room(training, room, keep_checkpoints=answer.request.keep_checkpoints) is None
+    less = msgspec.structs.replace(room, memory_bytes=answer.learner_host * 0.9)
+    assert does_not_fit_room(training, less, keep_checkpoints=2) is not None
+    larger = msgspec.structs.replace(training, lora_rank=0)
+    assert does_not_fit_room(larger, room, keep_checkpoints=2) is not None
 
 
 def test_actors_on_preemptible_nodes_end_within_the_notice_and_the_learner_is_not_on_them() -> None:

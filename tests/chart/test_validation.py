@@ -69,6 +69,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {**CONTROLLER, "actor.replicas": 2},
         "actor.replicas is set and run.admission.scaling.mode is controller: every upgrade would undo",
     ),
+    "GPUs of a kind and none of them": (
+        {"learner.gpuKind": "H100-80"},
+        "learner.gpuKind is H100-80 and learner.gpu 0: its pods get no GPU. Set learner.gpu",
+    ),
     "controller without a cluster": (
         {**CONTROLLER, "admission.kubernetes.enabled": False},
         "mode is controller and admission.kubernetes.enabled false: admission could not scale the actors",

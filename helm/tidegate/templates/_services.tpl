@@ -64,6 +64,21 @@ admission:
 {{- div (include "tidegate.ranks" . | int) (include "tidegate.ranksInPod" . | int) -}}
 {{- end -}}
 
+{{/* What `tidegate check` holds the model to: GPUs, memory and disk of the learner's pods, as its options. */}}
+{{- define "tidegate.learnerRoom" -}}
+{{- $learner := .Values.learner -}}
+- --pods={{ include "tidegate.learnerPods" . }}
+{{- if $learner.gpuKind }}
+- --gpus={{ include "tidegate.ranks" . }}x{{ $learner.gpuKind }}
+{{- end }}
+{{- with ($learner.resources.limits | default dict).memory }}
+- --memory={{ include "tidegate.bytes" . }}
+{{- end }}
+{{- if $learner.persistence.enabled }}
+- --disk={{ include "tidegate.bytes" $learner.persistence.size }}
+{{- end }}
+{{- end -}}
+
 {{/* The key of `images` for a service: (list root service pod) */}}
 {{- define "tidegate.imageKey" -}}
 {{- $root := index . 0 -}}{{- $service := index . 1 -}}{{- $pod := index . 2 -}}

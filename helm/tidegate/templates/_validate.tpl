@@ -1,7 +1,7 @@
 {{/* Values that are right one by one and wrong together: all sentences at once, before anything is sent. What only the run
 file's types know is checked by the Job in check.yaml. */}}
 {{- define "tidegate.validate" -}}
-{{- $problems := concat (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) -}}
+{{- $problems := concat (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) (include "tidegate.gpuProblems" . | fromYamlArray) -}}
 {{- if $problems }}{{ fail (join "\n" $problems) }}{{ end -}}
 {{- end -}}
 
@@ -74,6 +74,15 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- end -}}
 {{- if and (eq $mode "controller") (not .Values.admission.kubernetes.enabled) -}}
 {{- $problems = append $problems "run.admission.scaling.mode is controller and admission.kubernetes.enabled false: admission could not scale the actors. Set it to true, or the mode to advise" -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}
+
+{{- define "tidegate.gpuProblems" -}}
+{{- $learner := .Values.learner -}}
+{{- $problems := list -}}
+{{- if and $learner.gpuKind (eq (int $learner.gpu) 0) -}}
+{{- $problems = append $problems (printf "learner.gpuKind is %s and learner.gpu 0: its pods get no GPU. Set learner.gpu to the GPUs of each pod, or leave gpuKind out" $learner.gpuKind) -}}
 {{- end -}}
 {{- toYaml $problems -}}
 {{- end -}}

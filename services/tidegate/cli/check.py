@@ -10,30 +10,63 @@ from rich.table import Table
 
 from tidegate.cli.env import render as describe_environment
 from tidegate.cli.json_output import write_json
+from tidegate.cli.option_groups import panel
 from tidegate.cli.run_argument import SetOption
+from tidegate.core.sizing.accelerators import parse_bytes, parse_gpus
+from tidegate.core.sizing.learner_room import LearnerRoom
 from tidegate.launch.run_check import RunReport, check_run
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_plan import RunPlan
+
+_Learner = panel("What the learner will have (default: this machine)")
+GpusOption = Annotated[str, _Learner(help="GPUs that train, a process for each: 8xH100-80.")]
+PodsOption = Annotated[int, _Learner(help="Pods or machines, which divide them evenly.", min=1)]
+MemoryOption = Annotated[str, _Learner(help="Memory of each pod: 104Gi.")]
+DiskOption = Annotated[str, _Learner(help="Disk for its checkpoints: 10Gi.")]
 
 
 def check(
     run: Annotated[Path, typer.Argument(help="Run file.", metavar="RUN")],
     set_: SetOption = None,
+    gpus: GpusOption = "",
+    pods: PodsOption = 1,
+    memory: MemoryOption = "",
+    disk: DiskOption = "",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check everything that `tidegate up` refuses before anything starts; start and keep nothing.
 
     Reads every section and what they need of each other, opens the environment once and builds the policy for it, or
-    reads the prompts, and looks at a pretrained model. Exits 0, or 2 with the reason on standard error.
+    reads the prompts, and looks at a pretrained model, which must fit the learner. Exits 0, or 2 with the reason on
+    standard error.
     """
     plan = read_run_file(run, set_ or [])
-    report = asyncio.run(check_run(plan))
+    room = None
+    if gpus or memory or disk or pods > 1:
+        room = room_of(gpus=gpus, pods=pods, memory=memory, disk=disk, ranks=plan.services["learner"].ranks)
+    report = asyncio.run(check_run(plan, room=room))
     if json:
         write_json(report)
         return
     console = Console()
     console.print(f"{run} can run", highlight=False, soft_wrap=True)
     console.print(render(report, plan), highlight=False)
+
+
+def room_of(*, gpus: str, pods: int, memory: str, disk: str, ranks: int) -> LearnerRoom:
+    """The options as a room. ``ranks``: of the run file, for a learner without GPUs.
+
+    Raises:
+        ConfigError: an option cannot be read.
+    """
+    given = parse_gpus(gpus) if gpus else None
+    return LearnerRoom(
+        ranks=max(pods, ranks) if given is None else given.count,
+        pods=pods,
+        kind=None if given is None else given.kind,
+        memory_bytes=parse_bytes(memory) if memory else None,
+        disk_bytes=parse_bytes(disk) if disk else None,
+    )
 
 
 def render(report: RunReport, plan: RunPlan) -> Table:

@@ -1,4 +1,4 @@
-"""Refuses a run whose model cannot be trained in the memory that is here, before anything of it starts."""
+"""Refuses a run whose model cannot be trained here, or in the learner's pods, before anything of it starts."""
 
 import json
 import shutil
@@ -11,6 +11,7 @@ import psutil
 from tidegate.core.errors import ConfigError
 from tidegate.core.sizing.fitting import Misfit, does_not_fit_device
 from tidegate.core.sizing.learner import CUDA_RESERVE_BYTES, PROCESS_BYTES, Training
+from tidegate.core.sizing.learner_room import LearnerRoom, does_not_fit_room
 from tidegate.core.sizing.shapes import ModelShape, shape_of_config
 from tidegate.launch.preflight import PreflightError
 from tidegate.launch.run_plan import RunPlan
@@ -57,25 +58,30 @@ def least_training(plan: RunPlan, shape: ModelShape) -> Training:
     )
 
 
-def check_model_fits(plan: RunPlan) -> None:
-    """Compare the learner's least memory with what is here. A model that the formulas do not describe is not judged.
+def check_model_fits(plan: RunPlan, *, room: LearnerRoom | None = None) -> None:
+    """Compare the learner's least memory with its room, or with what is here where that is None.
+
+    A model that the formulas do not describe is not judged.
 
     Raises:
         PreflightError: it cannot fit; the message names the nearest that does.
     """
-    policy = plan.file.policy
+    policy, learner = plan.file.policy, plan.services["learner"]
     if policy.kind != "transformers" or not (Path(policy.path) / CONFIG_FILE).is_file():
         return
     try:
-        shape = shape_of_folder(Path(policy.path))
+        training = least_training(plan, shape_of_folder(Path(policy.path)))
     except ConfigError:
         return
-    misfit = misfit_here(
-        least_training(plan, shape),
-        device=plan.services["learner"].device,
-        gpu_bytes=gpu_memory_bytes(),
-        host_bytes=float(psutil.virtual_memory().total),
-    )
+    if room is not None:
+        misfit = does_not_fit_room(training, room, keep_checkpoints=learner.keep_checkpoints)
+    else:
+        misfit = misfit_here(
+            training,
+            device=learner.device,
+            gpu_bytes=gpu_memory_bytes(),
+            host_bytes=float(psutil.virtual_memory().total),
+        )
     if misfit is not None:
         raise PreflightError(misfit.what, why=misfit.why, fix=misfit.fix)
 

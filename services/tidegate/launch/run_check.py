@@ -10,8 +10,10 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
+from tidegate.core.sizing.learner_room import LearnerRoom
 from tidegate.launch.environment_check import Described
 from tidegate.launch.model_check import ModelFound, check_model
+from tidegate.launch.model_fit import check_model_fits
 from tidegate.launch.preflight import check_environment
 from tidegate.launch.preparation import write_datasets
 from tidegate.launch.run_plan import RunPlan
@@ -34,14 +36,17 @@ class RunReport(msgspec.Struct, frozen=True):
     model: ModelFound | None
 
 
-async def check_run(plan: RunPlan) -> RunReport:
+async def check_run(plan: RunPlan, *, room: LearnerRoom | None = None) -> RunReport:
     """Open the environment once, or read the prompts, and look at the model; nothing is kept.
+
+    ``room``: what the learner will have, which its model must fit; None: this machine.
 
     Raises:
         ConfigError: the run cannot work.
     """
     file = plan.file
     target = target_of(plan)
+    check_model_fits(plan, room=room)  # before the libraries are loaded, which takes seconds
     model = check_model(file.policy)
     environment = None
     if file.workload.kind == "segments":

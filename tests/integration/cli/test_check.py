@@ -75,3 +75,40 @@ def test_model_is_found_with_its_architecture_and_size(model: Path) -> None:
 def test_what_the_library_refuses_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no tokenizer that transformers can load"):
         check_model(policy_of(make_folder(tmp_path, tied=True)))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--gpus", "8xL4-24", "--memory", "1Gi"], "in a pod of 8 ranks"),
+        (["--memory", "500M"], "a pod of the learner has 0.5 GB"),
+        (["--gpus", "1xL4-24", "--disk", "1k"], "of disk for checkpoints"),
+        (["--gpus", "8xL5"], "are no GPUs that the planner knows"),
+    ],
+    ids=str,
+)
+def test_model_that_the_learner_will_not_hold_is_refused_with_one_line(
+    model: Path, options: list[str], reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["check", str(run_file_of(model, tmp_path)), *options]) == 2
+    printed = capsys.readouterr()
+    assert reason in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_model_that_the_learner_will_hold_is_not_refused(model: Path, tmp_path: Path) -> None:
+    room = ["--gpus", "8xL4-24", "--pods", "2", "--memory", "16Gi", "--disk", "1Gi"]
+    assert run(["check", str(run_file_of(model, tmp_path)), *room]) == 0
+
+
+def run_file_of(model: Path, folder: Path) -> Path:
+    path = folder / "run.yaml"
+    text = f"""
+run: small
+workload: {{kind: text, env: sums, num_samples: 4, sampler: {{max_new_tokens: 8}}}}
+policy: {{kind: transformers, path: {model}, context_length: {CONTEXT}}}
+batch_size: 8
+max_running: 16
+"""
+    path.write_text(text, encoding="utf-8")
+    return path

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 
 from tidegate.core.errors import ConfigError
+from tidegate.core.sizing.accelerators import ACCELERATORS
 from tidegate.core.sizing.learner import Training
+from tidegate.core.sizing.learner_room import LearnerRoom
 from tidegate.core.sizing.shapes import SHAPES
 from tidegate.launch import model_fit
 from tidegate.launch.model_fit import check_model_fits, least_training, misfit_here, shape_of_folder
@@ -64,6 +66,17 @@ def test_run_whose_model_cannot_be_trained_here_is_refused_with_the_nearest_that
         check_model_fits(plan_of(str(folder), dtype="bfloat16"))
     assert "LoRA of rank 16" in str(refused.value)
     check_model_fits(plan_of(str(folder), dtype="bfloat16", lora={"rank": 16}))
+
+
+def test_run_is_held_to_the_pods_that_its_learner_will_have(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_fit, "gpu_memory_bytes", lambda: 1e9)
+    plan = plan_of(str(folder), dtype="bfloat16", lora={"rank": 16})
+    kind = ACCELERATORS["H100-80"]
+    check_model_fits(plan, room=LearnerRoom(ranks=8, kind=kind, memory_bytes=160e9, disk_bytes=10e9))
+    with pytest.raises(PreflightError, match="in a pod of 8 ranks"):
+        check_model_fits(plan, room=LearnerRoom(ranks=8, kind=kind, memory_bytes=16e9))
 
 
 def test_model_of_a_kind_that_no_formula_describes_is_not_judged(folder: Path) -> None:

@@ -75,3 +75,22 @@ def parse_tokens(text: str) -> int:
     if found is None or int(found[1]) == 0:
         raise ConfigError(f"{text[:40]!r} is no number of tokens", fix="write it as 16k or 4096")
     return int(found[1]) * _UNITS[found[2]]
+
+
+_BYTES = {
+    "": 1,
+    **{name: 1000**power for power, name in enumerate("kMGT", 1)},
+    **{f"{name}i": 1024**power for power, name in enumerate("KMGT", 1)},
+}
+
+
+def parse_bytes(text: str) -> float:
+    """Bytes of ``16Gi``, ``1.5T`` or ``17179869184``, as Kubernetes writes memory and disk.
+
+    Raises:
+        ConfigError: it is no such quantity.
+    """
+    found = re.fullmatch(r"(\d{1,20}(?:\.\d{1,9})?)([kMGT]|[KMGT]i)?", text.strip())
+    if found is None or float(found[1]) == 0.0:
+        raise ConfigError(f"{text[:40]!r} is no size", fix="write it as 16Gi, 500G or a number of bytes")
+    return float(found[1]) * _BYTES[found[2] or ""]
