@@ -36,6 +36,9 @@ async def build(context: ServiceContext, mode: str) -> ServiceParts:
                 while True:
                     await context.drain.wait()
                     await _forever()
+            case "defect":
+                await context.bus.subscribe(context.topology.control("toy"), _fail)
+                await context.drain.wait()
             case "held":
                 _ = asyncio.get_running_loop().run_in_executor(None, time.sleep, 600.0)
                 raise MemoryError
@@ -57,6 +60,10 @@ def compute(cpu_s: float) -> None:
     until_s = time.thread_time() + cpu_s
     while time.thread_time() < until_s:
         pass
+
+
+async def _fail(_data: bytes, _headers: dict[str, str]) -> None:
+    raise ZeroDivisionError
 
 
 async def _forever() -> None:

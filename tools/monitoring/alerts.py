@@ -7,6 +7,7 @@ from tidegate.catalogue import admission as admission_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process as process_stats
 from tidegate.catalogue import telemetry as names
+from tidegate.catalogue.kinds import Instrument
 from tidegate.core.slo_catalogue import REMEDIES
 from tools.monitoring.prometheus_names import label, metric
 from tools.monitoring.slo_rules import (
@@ -95,6 +96,13 @@ _MEANINGS: dict[str, tuple[str, str]] = {
         "Long trajectories are dropped more often than short ones, so the policy trains mostly on short ones.",
     ),
 }
+
+
+def _has_grown(counter: Instrument, *, over: str) -> str:
+    """Runs in which a counter grew, also by appearing: one whose members are not reported before they count."""
+    series = selected(counter)
+    appeared = f"sum by ({OF_RUN}) ({series} unless {series} offset {over}) > 0"
+    return f"sum by ({OF_RUN}) (increase({series}[{over}])) > 0 or {appeared}"
 
 
 def burn_alerts(period: Period) -> list[Alert]:
@@ -292,6 +300,50 @@ def other_alerts(period: Period) -> list[Alert]:
                 "permission_denied: a service calls what its role may not: two image versions in one run, or a service"
                 " that an attacker took over. Compare the images; rotate the credentials if in doubt.",
                 "From elsewhere: close the port (network policies on, loopback on a laptop), then find the caller.",
+            ),
+        ),
+        Alert(
+            name="TidegateBrokerRefused",
+            severity="ticket",
+            expr=f"sum by ({OF_RUN}) (increase({selected(process_stats.BROKER_REFUSED_BECAUSE.metric)}[{long}])) > 0",
+            summary=f"{OF_WHICH}: the broker refused a service",
+            meaning="Each service has its own user at the broker, and `wire/permissions.py` says which subjects and"
+            " calls that user may use. The broker drops what is refused; its sender repeats it and waits.",
+            confirm=(
+                f"`sum by (job, {label(names.ATTR_CAUSE)}) (increase("
+                f"{metric(process_stats.BROKER_REFUSED_BECAUSE.metric)}[1h]))` names the service and the operation.",
+                "The log of that service has `broker_refused` at most once a minute for each operation, with the"
+                " subject; the broker's log has the violation and the address.",
+            ),
+            steps=(
+                "connect: the service has a password that the broker does not know. Finish the rotation that is in"
+                " progress (SECURITY.md, Rotation); the service reads its password again whenever it connects.",
+                "publish or subscribe, after an upgrade: two image versions in one run, or a broker with an older table"
+                " of permissions. Finish the upgrade, and restart the broker.",
+                "publish or subscribe, without one: a defect, or a service that was taken over. Keep its log, replace"
+                " its pod, rotate its password.",
+            ),
+        ),
+        Alert(
+            name="TidegateHandlersFailed",
+            severity="ticket",
+            expr=" or ".join(
+                _has_grown(statistic.metric, over=long)
+                for statistic in (process_stats.CALLS_FAILED, process_stats.MESSAGES_FAILED)
+            ),
+            summary=f"{OF_WHICH}: a service failed at calls or messages by a defect",
+            meaning="An exception that no caller caused ended a call, or the work on a message. The process goes on:"
+            " the call was answered INTERNAL, a message of work is quarantined or delivered again, one of state is"
+            " ignored.",
+            confirm=(
+                f"`{metric(process_stats.CALLS_FAILED.metric)}` names the service and the method,"
+                f" `{metric(process_stats.MESSAGES_FAILED.metric)}` the service and the stream.",
+                "The log of that service has the traceback under `call_failed` or `message_handler_failed`.",
+            ),
+            steps=(
+                "Report the traceback as a defect, with the message from QUARANTINE if there is one.",
+                "MemoryError: give the service more memory.",
+                "Since an upgrade: roll it back; no data is lost by that.",
             ),
         ),
         Alert(

@@ -177,6 +177,21 @@ BROKER = Board(
                     unit="cps",
                 ),
                 Panel(
+                    "Operations refused by the broker, per second",
+                    (rate_by(process_stats.BROKER_REFUSED_BECAUSE.metric, CAUSE),),
+                    description="A service published, subscribed or connected where its user may not. Normal: none. See"
+                    " the alert TidegateBrokerRefused.",
+                    unit="cps",
+                ),
+                Panel(
+                    "Messages failed by a defect per second, by stream",
+                    (rate_by(process_stats.MESSAGES_FAILED.metric, STREAM),),
+                    description="The service's log has the traceback under message_handler_failed. Normal: none. See"
+                    " the alert TidegateHandlersFailed.",
+                    only_with="a defect in a service",
+                    unit="cps",
+                ),
+                Panel(
                     "Messages of state ignored per second, by stream",
                     (rate_by(names.METRIC_IGNORED, STREAM),),
                     description="Unreadable: the service keeps what it knows. Normal: none. A foreign publisher or"

@@ -128,7 +128,7 @@ class WorkLoops:
     async def _take(self, delivery: Delivery) -> None:
         context = self._context
         try:
-            task = self._decode(delivery.data)
+            task = context.bus.failures.read(delivery.subject, lambda: self._decode(delivery.data))
         except RecordError as error:
             context.stats.add(statistics.QUARANTINED)
             context.log.warning("task_quarantined", error=str(error))

@@ -81,3 +81,20 @@ CALLS_REFUSED_BECAUSE = Family(
     label=ATTR_CAUSE,
     exported="tidegate.calls.refused",
 )
+BROKER_REFUSED_BECAUSE = Family(
+    Counter,
+    "broker_refused_*_total",
+    "{operation}",
+    "Operations that the broker refused this service: publish, subscribe, or connect with a password that it does not"
+    " know.",
+    label=ATTR_CAUSE,
+    exported="tidegate.broker.refused",
+)
+MESSAGES_FAILED = Family(
+    Counter,
+    "messages_failed_*_total",
+    "{message}",
+    "Messages at which a defect of the service raised, by stream; its log has the traceback.",
+    label=ATTR_STREAM,
+    exported="tidegate.messages.failed",
+)

@@ -17,7 +17,7 @@ from tidegate.catalogue.telemetry import (
     METRIC_STAGE_DURATION,
     SPAN_SCORE,
 )
-from tidegate.core.deliveries import is_spent, spent_detail
+from tidegate.core.deliveries import fails_for_good, is_spent, spent_detail
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TrajectoryId, task_of
 from tidegate.core.records import DropReason, StageTiming, Trajectory
@@ -53,6 +53,8 @@ SWEEP_WAIT_MAX_S = 5.0
 HEARTBEATS_PER_ACK_WAIT = 3
 # A message that could not be quarantined is redelivered after this long.
 QUARANTINE_RETRY_S = 2.0
+# Before a group at which the worker's own code failed is delivered again.
+DEFECT_RETRY_S = 2.0
 
 
 class ScoreLoop:
@@ -62,6 +64,7 @@ class ScoreLoop:
         self._context = context
         self._config = config
         self._rewards = rewards
+        self._failures = context.bus.failures
         self._env_id = context.settings.workload.env
         settings = context.settings
         self._overlong = settings.long_tail.overlong_rule(length_max=settings.workload.sampler.max_new_tokens)
@@ -113,9 +116,8 @@ class ScoreLoop:
             self._slot_freed.set()
 
     async def _handle(self, delivery: Delivery) -> None:
-        stats, clock = self._context.stats, self._context.clock
         try:
-            records = self._decode(delivery)
+            records = self._failures.read(delivery.subject, lambda: self._decode(delivery))
         except RecordError as error:
             await self._refuse(delivery, error)
             return
@@ -123,6 +125,19 @@ class ScoreLoop:
             detail = f"never scored: {spent_detail(delivery.num_delivered)}"
             await self._end_failed(delivery, records, detail=detail)
             return
+        try:
+            await self._score(delivery, records)
+        except (TidegateError, MemoryError):
+            raise
+        except Exception as error:  # a defect at one group ends no worker: it would meet the group again
+            self._failures.note_message(delivery.subject, error)
+            if fails_for_good(delivery.num_delivered, retryable=False):
+                await self._end_failed(delivery, records, detail=_defect_detail(error))
+            else:
+                await delivery.nak(DEFECT_RETRY_S)
+
+    async def _score(self, delivery: Delivery, records: list[Trajectory]) -> None:
+        stats, clock = self._context.stats, self._context.clock
         started_at_s = clock.now_s()
         judgements = await self._rewards.judge(self._env_id, [answer_of(record) for record in records])
         stats.add(statistics.BUSY_S, clock.now_s() - started_at_s)
@@ -248,6 +263,13 @@ class ScoreLoop:
             return False
         context.stats.add(statistics.DROPPED_BECAUSE.member(reason), len(dropped))
         return True
+
+
+def _defect_detail(error: Exception) -> str:
+    """Why a group is dropped at which the worker's own code failed."""
+    return f"scoring failed by a {type(error).__name__}, a defect of the environment worker: {error}"[
+        :DETAIL_CHARS_MAX
+    ]
 
 
 class SweepLoop:

@@ -15,7 +15,6 @@ from typing import Any, cast
 
 import msgspec
 import nats.errors
-import structlog
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -26,6 +25,7 @@ from tidegate.core.errors import (
     TidegateError,
     UnavailableError,
 )
+from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.client_tasks import SEND_ERRORS, ended_task
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.consumer import Consumer
@@ -64,8 +64,6 @@ CONNECT_ATTEMPT_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
 # Headers of a refused message that are kept: the ids of a large group. A stream takes 64 KiB, with the reason.
 QUARANTINE_HEADER_BYTES_MAX = 48 * 1024
-# Part of the broker's error when a user publishes or subscribes where it may not.
-REFUSED = "permissions violation"
 # Streams are there before their consumers, so this is the time between the two, on a slow machine.
 CONSUMER_TIMEOUT_S = 60.0
 
@@ -115,12 +113,18 @@ class Bus:
         topology: Topology,
         clock: Clock,
         *,
+        failures: BusFailures | None = None,
         ended_task: Callable[[], str] = lambda: "",
     ) -> None:
-        """Wrap a connected client; use ``connect``. ``ended_task``: what the client does not do any more."""
+        """Wrap a connected client; use ``connect``.
+
+        ``failures``: of its connection so far. ``ended_task``: what the client does not do any more.
+        """
         self._client = client
         self._ended_task = ended_task
-        self._replies = Replies(client)
+        # Refusals of the broker and messages at which the code of this process raised.
+        self.failures = failures or BusFailures()
+        self._replies = Replies(client, self.failures)
         self._streams = Streams(client, clock)
         self._topology = topology
         self._clock = clock
@@ -167,10 +171,9 @@ class Bus:
         async def on_error(error: Exception) -> None:
             """The client retries by itself, each caller sees its own failure; a refusal leaves no other trace."""
             await renew_identity()
-            if REFUSED in str(error).lower():
-                log.warning("broker_refused", user=user, error=str(error))
+            failures.note_error(error)
 
-        log = structlog.get_logger(name)
+        failures = BusFailures(name=name, user=user)
         # Seconds; the library annotates int, and its code accepts any number.
         reconnect_wait = cast("int", 0.1 + 0.1 * random.random())
         deadline_s = clock.monotonic_s() + timeout_s
@@ -209,7 +212,7 @@ class Bus:
                         fix="start nats-server, or correct broker_url",
                     ) from error
                 await asyncio.sleep(reconnect_wait)
-        bus = cls(client, topology, clock, ended_task=partial(ended_task, client))
+        bus = cls(client, topology, clock, failures=failures, ended_task=partial(ended_task, client))
         return bus
 
     @property
@@ -310,7 +313,7 @@ class Bus:
             UnavailableError: it was not created within ``timeout_s``, or JetStream did not answer.
         """
         await self._streams.await_consumer(durable, timeout_s=timeout_s)
-        consumer = await Consumer.open(self._client, durable, self._clock)
+        consumer = await Consumer.open(self._client, durable, self._clock, self.failures)
         self._consumers.append(consumer)
         return consumer
 
@@ -448,4 +451,4 @@ class Bus:
         async def receive(message: Msg) -> None:
             await handler(message.data, dict(message.headers or {}))
 
-        await subscribe(self._client, subject, receive)
+        await subscribe(self._client, subject, receive, self.failures)

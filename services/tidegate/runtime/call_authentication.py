@@ -6,7 +6,6 @@ call which method. A refused call costs its server no decoding: its messages are
 
 from __future__ import annotations  # gRPC's classes are generic for the type checker only
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ import structlog
 
 from tidegate.core.errors import PermissionDeniedError, TidegateError, UnauthenticatedError
 from tidegate.runtime.call_credentials import AcceptedTokens
+from tidegate.runtime.failure_log import LogPeriod
 from tidegate.wire.call_permissions import AUTHORIZATION, SCHEME, Role, callers_of
 
 # One line of the log for each method, caller and reason in this time; the others are counted.
@@ -111,19 +111,16 @@ class _RefusalLog:
     """Logs refused calls, once in a while for each method and status; methods and statuses are few."""
 
     def __init__(self) -> None:
-        self._logged_at_s: dict[tuple[str, str], float] = {}
-        self._unlogged: dict[tuple[str, str], int] = {}
+        self._period = LogPeriod()
 
     def note(self, service: str, method: str, refusal: TidegateError, *, peer: str) -> None:
-        key, now_s = (method, refusal.status), time.monotonic()
-        if now_s - self._logged_at_s.get(key, float("-inf")) < LOG_PERIOD_S:
-            self._unlogged[key] = self._unlogged.get(key, 0) + 1
+        left_out = self._period.left_out(f"{method} {refusal.status}", period_s=LOG_PERIOD_S)
+        if left_out is None:
             return
-        self._logged_at_s[key] = now_s
         log.warning(
             "call_refused",
             method=f"{service}/{method}",
             peer=peer,
             why=str(refusal),
-            refused_since_last_line=self._unlogged.pop(key, 0),
+            refused_since_last_line=left_out,
         )

@@ -15,6 +15,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.client_tasks import SEND_ERRORS
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.subscribing import subscribe
@@ -103,10 +104,12 @@ class Consumer:
         self.request_errors_total = 0
 
     @classmethod
-    async def open(cls, client: Client, durable: DurableName, clock: Clock) -> "Consumer":
+    async def open(
+        cls, client: Client, durable: DurableName, clock: Clock, failures: BusFailures
+    ) -> "Consumer":
         """Bind to a durable that exists."""
         consumer = cls(client, durable, clock)
-        consumer._subscription = await subscribe(client, f"{consumer._inbox}.*", consumer._receive)
+        consumer._subscription = await subscribe(client, f"{consumer._inbox}.*", consumer._receive, failures)
         return consumer
 
     async def _receive(self, message: Msg) -> None:

@@ -9,6 +9,24 @@ import structlog
 LOG_PERIOD_S = 10.0
 
 
+class LogPeriod:
+    """Lets one line for each key pass in a period; bounded by the number of keys, which its owner knows."""
+
+    def __init__(self, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._written_at_s: dict[str, float] = {}
+        self._num_left_out: dict[str, int] = {}
+
+    def left_out(self, key: str, *, period_s: float) -> int | None:
+        """How many lines were left out since the last one of this key; None where this one is left out as well."""
+        now_s = self._clock_s()
+        if now_s - self._written_at_s.get(key, float("-inf")) < period_s:
+            self._num_left_out[key] = self._num_left_out.get(key, 0) + 1
+            return None
+        self._written_at_s[key] = now_s
+        return self._num_left_out.pop(key, 0)
+
+
 class FailureLog:
     """Logs failures with their traceback: one line for each source in ``LOG_PERIOD_S``, with those left out.
 
@@ -22,17 +40,12 @@ class FailureLog:
         self._log = structlog.get_logger(logger)
         self._event = event
         self._label = label
-        self._clock_s = clock_s
-        self._next_s: dict[str, float] = {}
-        self._num_left_out: dict[str, int] = {}
+        self._period = LogPeriod(clock_s=clock_s)
 
     def __call__(self, source: str, error: Exception) -> None:
         """Log the failure, unless the source had a line within the period."""
-        now_s = self._clock_s()
-        if now_s < self._next_s.get(source, now_s):
-            self._num_left_out[source] = self._num_left_out.get(source, 0) + 1
+        left_out = self._period.left_out(source, period_s=LOG_PERIOD_S)
+        if left_out is None:
             return
-        self._next_s[source] = now_s + LOG_PERIOD_S
-        num_left_out = self._num_left_out.pop(source, 0)
-        fields = {self._label: source, "left_out": num_left_out, "error": str(error), "exc_info": error}
+        fields = {self._label: source, "left_out": left_out, "error": str(error), "exc_info": error}
         self._log.error(self._event, **fields)

@@ -237,6 +237,10 @@ class ServiceLifecycle:
         self._ports.record_usage(context.stats)
         context.stats.set(process.BROKER_RECONNECTS, context.bus.reconnects)
         context.stats.set(process.BACKPRESSURE, context.bus.backpressure_total)
+        for operation, number in context.bus.failures.refused.items():
+            context.stats.set(process.BROKER_REFUSED_BECAUSE.member(operation), number)
+        for stream, number in context.bus.failures.messages.items():
+            context.stats.set(process.MESSAGES_FAILED.member(stream), number)
         snapshot = context.stats.snapshot(at_s=context.clock.now_s())
         await publish_stats(context.bus, context.topology, snapshot)
 

@@ -13,6 +13,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
+from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.subscribing import subscribe
 
 # The broker's own answer for a subject without subscribers.
@@ -32,8 +33,9 @@ class Replies:
     sending it (5 us of CPU).
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, failures: BusFailures) -> None:
         self._client = client
+        self._failures = failures
         self._inbox = client.new_inbox()
         self._numbers = itertools.count()
         self._waiting: dict[str, _PendingReply] = {}
@@ -77,7 +79,7 @@ class Replies:
         self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop) if is_waiting else None
 
     async def _listen(self) -> None:
-        await subscribe(self._client, f"{self._inbox}.*", self._receive)
+        await subscribe(self._client, f"{self._inbox}.*", self._receive, self._failures)
 
     async def _receive(self, message: Msg) -> None:
         waiting = self._waiting.get(message.subject.rpartition(".")[2])

@@ -7,21 +7,22 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
-from tidegate.runtime.failure_log import FailureLog
+from tidegate.runtime.bus_failures import BusFailures
 
 
-async def subscribe(client: Client, subject: str, receive: Callable[[Msg], Awaitable[None]]) -> Subscription:
+async def subscribe(
+    client: Client, subject: str, receive: Callable[[Msg], Awaitable[None]], failures: BusFailures
+) -> Subscription:
     """Pass each message of a subject to ``receive``, in order, until it is unsubscribed.
 
-    A message at which ``receive`` raises is lost, and the next one is passed: a defect of the service, which is logged
-    here because the client library drops the exception.
+    A message at which ``receive`` raises is lost, and the next one is passed: a defect of the service, which goes to
+    ``failures`` because the client library drops the exception.
     """
-    failures = FailureLog("bus", event="message_handler_failed", label="subject")
 
     async def receive_logged(message: Msg) -> None:
         try:
             await receive(message)
         except Exception as error:
-            failures(subject, error)
+            failures.note_message(subject, error)
 
     return await cast("Any", client).subscribe(subject, cb=receive_logged)

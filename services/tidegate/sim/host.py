@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from tidegate.core.errors import TidegateError
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle import ProcessPorts, ServiceLifecycle
@@ -110,6 +111,7 @@ class Host:
         self._parts: ServiceParts | None = None
         self._lifecycle: ServiceLifecycle | None = None
         self._drain = Drain()
+        self._failures = BusFailures()
         self._draining_since_s = 0.0
         self._gone = asyncio.Event()
         self._injected: asyncio.Future[Loop] = asyncio.get_running_loop().create_future()
@@ -181,6 +183,9 @@ class Host:
             if failure.is_defect:
                 what = "ended without a drain" if failure.error is None else f"raised {failure.error!r}"
                 self._world.on_defect(f"{self.instance}.{failure.where} {what}")
+        for stream in self._failures.messages:
+            self._world.on_defect(f"{self.instance} failed at a message of {stream}")
+        self._failures = BusFailures()
         process.kill()
         self._world.gone.append(process)
         self.process = self.connection = self._parts = self._lifecycle = None
@@ -250,6 +255,7 @@ class Host:
             )
             await connection.wait_connected(timeout_s=world.settings.broker_wait_s)
             bus = Bus(connection.as_client(), topology, self.clock)
+            self._failures = bus.failures
             connection.on_reconnect = bus.note_reconnect
             self.connection = connection
             return bus

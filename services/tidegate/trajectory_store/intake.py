@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from tidegate.core.errors import CorruptionError, NotFoundError, RecordError
+from tidegate.core.errors import CorruptionError, NotFoundError, RecordError, TidegateError
 from tidegate.core.ids import RunId, TrajectoryId
 from tidegate.core.staleness import LineageTree
 from tidegate.trajectory_store.admission_check import AdmissionCheck, AheadOfHeadError
@@ -57,13 +57,15 @@ class Refusal(msgspec.Struct, frozen=True, eq=False):
     """A message that does not, and why.
 
     ``dropped``: the trajectories that end with it: those its header names, where its sender proved to hold their task.
-    ``is_early``: of a version that may be announced in a moment.
+    ``is_early``: of a version that may be announced in a moment. ``defect``: the exception of this service's code that
+    made the message unreadable.
     """
 
     message: ArrivedMessage
     reason: str
     dropped: Sequence[TrajectoryId] = ()
     is_early: bool = False
+    defect: Exception | None = None
 
 
 class Ingested(msgspec.Struct, frozen=True, eq=False):
@@ -107,6 +109,11 @@ def open_message(
             dropped=ids,
             is_early=isinstance(error, AheadOfHeadError),
         )
+    except (TidegateError, OSError, MemoryError):
+        raise
+    except Exception as error:  # no message may end the store, which would meet it again
+        reason = f"reading it failed by a {type(error).__name__}, a defect of the store: {error}"
+        return Refusal(message=message, reason=reason, dropped=ids, defect=error)
     return Parcel(
         message=message,
         frame=frame,

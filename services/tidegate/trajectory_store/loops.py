@@ -158,6 +158,8 @@ class IntakeLoop:
         if refusal.is_early and delivery.num_delivered < EARLY_DELIVERIES_MAX:
             await delivery.nak(EARLY_RETRY_S)
             return
+        if refusal.defect is not None:
+            context.bus.failures.note_message(delivery.subject, refusal.defect)
         context.log.warning("message_refused", sequence=delivery.sequence, reason=refusal.reason)
         try:
             await context.bus.quarantine(

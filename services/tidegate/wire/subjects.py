@@ -42,7 +42,28 @@ HEADER_TASK_PROOF = "Tidegate-Task"
 POOL = "default"
 SHARD = 0
 
+# The first token of a subject after the run, and the stream that keeps it; statistics have none.
+_STREAMS_BY_TOKEN = {
+    "task": "TASKS",
+    "roll": "ROLLOUTS",
+    "traj": "TRAJECTORIES",
+    "part": "PROGRESS",
+    "ver": "POLICY",
+    "ctl": "CONTROL",
+    "evt": "EVENTS",
+    "bad": "QUARANTINE",
+    "stats": "statistics",
+}
+# Subjects outside of a run: a connection's own inbox.
+REPLIES = "replies"
+
 RUN_ID_PATTERN = re.compile(r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")
+
+
+def stream_of_subject(subject: str) -> str:
+    """The stream of a run's subject without the run, such as ``TASKS``; ``statistics``, or ``replies`` for an inbox."""
+    tokens = subject.split(".", 3)
+    return _STREAMS_BY_TOKEN.get(tokens[2], REPLIES) if tokens[0] == "tg" and len(tokens) > 3 else REPLIES
 
 
 class StreamSpec(msgspec.Struct, frozen=True):

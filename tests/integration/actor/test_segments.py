@@ -24,15 +24,15 @@ from tests.integration.actor.harness import (
 from tests.support.broker import Broker
 from tests.support.consumers import open_consumer
 from tests.support.service_harness import channel_of_test, make_context, running, until
-from tidegate.actor import main
+from tidegate.actor import loops, main
 from tidegate.actor.config import ActorConfig
 from tidegate.catalogue import actor as statistics
-from tidegate.core.records import Sampler, VersionSpan
+from tidegate.core.records import Sampler, Task, VersionSpan
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
 from tidegate.v1 import actor_service_pb2 as pb
 from tidegate.v1.actor_service_pb2_grpc import ActorServiceStub
-from tidegate.wire.convert import task_to_bytes, version_from_proto
+from tidegate.wire.convert import task_from_bytes, task_to_bytes, version_from_proto
 from tidegate.wire.frame import decode_frame
 from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS, Topology
 from tidegate.wire.validate import validate_trajectory
@@ -127,6 +127,26 @@ async def test_message_that_is_no_task_goes_to_quarantine_and_others_pass(
     assert record.trajectory_id == "task-1.0"
     assert await count_of(bus, topology, "QUARANTINE") == len(bodies)
     assert context.stats.value(statistics.QUARANTINED) == len(bodies)
+
+
+async def test_task_that_meets_a_defect_of_the_actor_is_counted_and_quarantined_and_others_pass(
+    bus: Bus, topology: Topology, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_defectively(data: bytes) -> Task:
+        if data == b"meets the defect":
+            raise KeyError("a defect")
+        return task_from_bytes(data)
+
+    monkeypatch.setattr(loops, "task_from_bytes", read_defectively)
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    await bus.publish(topology.tasks("default"), b"meets the defect", message_id="bad")
+    await give(bus, topology, [segment("task-1")])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)):
+        [record] = await trajectories(bus, topology, 1)
+        await emptied(bus, topology, "TASKS")
+    assert record.trajectory_id == "task-1.0"
+    assert await count_of(bus, topology, "QUARANTINE") == 1
+    assert bus.failures.messages == {"TASKS": 1}
 
 
 async def test_task_of_an_unknown_environment_is_released_later_and_the_actor_continues(

@@ -1,6 +1,7 @@
 """Groups from ROLLOUTS to TRAJECTORIES through a real broker: scored once, whole, or dropped."""
 
 import asyncio
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -14,11 +15,12 @@ from tests.support.broker import Broker
 from tests.support.deliveries import lose_deliveries
 from tests.support.service_harness import channel_of_test, make_context, running, until
 from tidegate.catalogue import environment as statistics
-from tidegate.core.deliveries import DELIVERIES_MAX
+from tidegate.core.deliveries import DELIVERIES_MAX, DELIVERIES_UNTIL_FAILED
 from tidegate.core.ids import RunId
-from tidegate.core.records import Sampler
-from tidegate.environment import main
+from tidegate.core.records import Sampler, StageTiming, Trajectory
+from tidegate.environment import loops, main
 from tidegate.environment.config import EnvironmentConfig
+from tidegate.environment.state import scored
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.environment.tasks.registry import TASKS
 from tidegate.runtime.bus import Bus
@@ -142,6 +144,37 @@ async def test_hostile_header_of_a_group_that_is_none_ends_no_worker(
         None, [trajectory_store_service_pb2.DroppedTrajectory(trajectory_id=name) for name in store.dropped]
     )
     assert (await bus.stream_state(topology.stream("QUARANTINE"))).messages == 1
+
+
+async def test_group_that_meets_a_defect_of_the_worker_is_counted_and_dropped_and_others_pass(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable, unscorable, good = (group(f"task-{number}", "085", "084") for number in range(1, 4))
+
+    def decode_defectively(data: bytes) -> list[Trajectory]:
+        records = decode_frame(data)
+        if records[0].task_id == "task-1":
+            raise KeyError("a defect")
+        return records
+
+    def check_defectively(records: list[Trajectory], scores: list[Score], *, stage: StageTiming) -> Any:
+        if records[0].task_id == "task-2":
+            raise ZeroDivisionError
+        return scored(records, scores, stage=stage)
+
+    monkeypatch.setattr(loops, "decode_frame", decode_defectively)
+    monkeypatch.setattr(loops, "scored", check_defectively)
+    monkeypatch.setattr(loops, "DEFECT_RETRY_S", 0.01)
+    for each in (unreadable, unscorable, good):
+        await publish(bus, topology, encode_frame(each), each)
+    async with running(main.build, DELIVERED_ONCE, make_context("environment", settings, bus=bus)):
+        [message] = await scored_messages(bus, topology, 1)
+        await drained(bus, topology)
+    assert [record.task_id for record in decode_frame(message.data)] == ["task-3", "task-3"]
+    assert store.dropped["task-1.0"][0] == "invalid"
+    reason, detail = store.dropped["task-2.0"]
+    assert (reason, "ZeroDivisionError, a defect" in detail) == ("failed", True)
+    assert bus.failures.messages == {"ROLLOUTS": 1 + DELIVERIES_UNTIL_FAILED}
 
 
 async def test_drop_report_waits_for_an_unavailable_store(

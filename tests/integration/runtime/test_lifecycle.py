@@ -17,7 +17,13 @@ from tests.support.call_credentials import permitted_channel
 from tests.support.loop_stalls import stalls_in_logs
 from tests.support.settings import make_settings
 from tests.support.toy_service import COMPUTING_S
-from tidegate.catalogue.process import CALLS_INVALID, LOOP_STALL, LOOP_STALL_CPU_S
+from tidegate.catalogue.process import (
+    BROKER_REFUSED_BECAUSE,
+    CALLS_INVALID,
+    LOOP_STALL,
+    LOOP_STALL_CPU_S,
+    MESSAGES_FAILED,
+)
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
@@ -116,6 +122,25 @@ async def test_event_loop_that_computes_is_measured_reported_and_fails_the_test_
     (stall,) = stalls_in_logs(tmp_path)
     assert stall.startswith("admission: ")
     assert "where=__main__.compute:" in stall
+
+
+async def test_messages_at_which_a_handler_raises_and_refusals_of_the_broker_are_reported(
+    toy: Toy, bus: Bus, topology: Topology
+) -> None:
+    toy.start("defect")
+    client = await toy.ready()
+    values: dict[str, float] = {}
+    failed = MESSAGES_FAILED.member("CONTROL")
+    async with asyncio.timeout(PATIENCE_S):
+        while not values.get(failed):
+            await bus.publish_core(topology.control("toy"), b"")
+            await asyncio.sleep(0.05)
+            values = (await client.stats(now_s=0.0)).values
+    # From 0, so that an alert sees the first one.
+    assert {values[BROKER_REFUSED_BECAUSE.member(each)] for each in ("publish", "subscribe", "connect")} == {
+        0
+    }
+    assert (await client.stats(now_s=0.0)).state == "ready"
 
 
 async def test_drain_call_does_what_sigterm_does(toy: Toy) -> None:

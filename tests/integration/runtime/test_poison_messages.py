@@ -30,9 +30,10 @@ from tidegate.runtime.instances import instance_name
 from tidegate.runtime.service import ServiceContext, ServiceParts
 from tidegate.task_queue import main as task_queue
 from tidegate.task_queue.config import TaskQueueConfig
+from tidegate.trajectory_store import intake
 from tidegate.trajectory_store import main as trajectory_store
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
-from tidegate.wire.frame import encode_frame
+from tidegate.wire.frame import Frame, encode_frame, open_frame
 from tidegate.wire.stats import ServiceStats, encode_stats
 from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS, MESSAGE_BYTES_MAX, Topology
 
@@ -241,3 +242,23 @@ async def test_report_with_hostile_texts_and_numbers_ends_no_reader(
         )
         decided = watcher.stats.value(admission_statistics.DECISIONS)
         await until(lambda: watcher.stats.value(admission_statistics.DECISIONS) >= decided + 3)
+
+
+async def test_message_at_which_the_store_fails_by_a_defect_is_counted_and_quarantined_and_others_pass(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_defectively(frame: bytes) -> Frame:
+        if frame == b"meets the defect":
+            raise KeyError("a defect")
+        return open_frame(frame)
+
+    monkeypatch.setattr(intake, "open_frame", open_defectively)
+    settings = make_settings(tmp_path, broker_url=nats.url)
+    context = make_context("trajectory_store", settings, bus=bus)
+    async with running(trajectory_store.build, TrajectoryStoreConfig(), context):
+        await to_trajectories(bus, topology, b"meets the defect", 0)
+        await to_trajectories(bus, topology, b"garbage", 1)
+        await until(lambda: context.stats.value(store_statistics.QUARANTINED) >= 2)
+    assert bus.failures.messages == {"TRAJECTORIES": 1}
+    assert (await bus.stream_state(topology.stream("QUARANTINE"))).messages == 2
+    assert (await bus.stream_state(topology.stream("TRAJECTORIES"))).messages == 0

@@ -9,6 +9,7 @@ from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 from tests.support.broker import Broker
+from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.replies import SWEEP_S, Replies
 from tidegate.runtime.subscribing import subscribe
 
@@ -30,7 +31,7 @@ async def answer_when(client: Client, subject: str, released: asyncio.Event) -> 
         await released.wait()
         await message.respond(message.data)
 
-    await subscribe(client, subject, receive)
+    await subscribe(client, subject, receive, BusFailures())
 
 
 async def answer_after(client: Client, subject: str, delay_s: float) -> None:
@@ -44,13 +45,13 @@ async def answer_after(client: Client, subject: str, delay_s: float) -> None:
     async def receive(message: Msg) -> None:
         later.add(asyncio.create_task(answer(message)))
 
-    await subscribe(client, subject, receive)
+    await subscribe(client, subject, receive, BusFailures())
 
 
 async def test_answers_that_overtake_each_other_find_their_requests(client: Client) -> None:
     await answer_after(client, "slow", 0.2)
     await answer_after(client, "fast", 0.0)
-    replies = Replies(client)
+    replies = Replies(client, BusFailures())
     requests = [
         replies.request(subject, b"%d" % number, headers={}, timeout_s=60.0)
         for number, subject in enumerate(("slow", "fast", "slow", "fast"))
@@ -62,7 +63,7 @@ async def test_request_without_an_answer_ends_at_its_own_deadline(client: Client
     released = asyncio.Event()
     await answer_when(client, "silent", asyncio.Event())
     await answer_when(client, "slow", released)
-    replies = Replies(client)
+    replies = Replies(client, BusFailures())
     waiting = asyncio.create_task(replies.request("slow", b"x", headers={}, timeout_s=60.0))
     began_s = asyncio.get_running_loop().time()
     with pytest.raises(TimeoutError):
@@ -79,7 +80,7 @@ async def test_late_answer_reaches_no_other_request(client: Client) -> None:
     released = asyncio.Event()
     await answer_when(client, "slow", released)
     await answer_after(client, "fast", 0.0)
-    replies = Replies(client)
+    replies = Replies(client, BusFailures())
     with pytest.raises(TimeoutError):
         await replies.request("slow", b"late", headers={}, timeout_s=0.05)
     released.set()
@@ -90,4 +91,4 @@ async def test_late_answer_reaches_no_other_request(client: Client) -> None:
 
 async def test_request_without_a_subscriber_fails_at_once(client: Client) -> None:
     with pytest.raises(NoRespondersError):
-        await Replies(client).request("nobody", b"x", headers={}, timeout_s=60.0)
+        await Replies(client, BusFailures()).request("nobody", b"x", headers={}, timeout_s=60.0)
