@@ -13,7 +13,7 @@ from tidegate.core.records import PolicySnapshot
 from tidegate.core.staleness import LineageTree
 from tidegate.inference.state import CheckedStep
 from tidegate.models.epsilon_greedy import EpsilonGreedy
-from tidegate.models.policy_port import SegmentPolicy, VersionRunner
+from tidegate.models.policy_port import StepPolicy, VersionRunner
 from tidegate.models.version_runner import check_snapshot, version_runner
 from tidegate.wire.vector_step import ActedStep
 
@@ -32,7 +32,7 @@ class ServedVersion(msgspec.Struct, frozen=True, eq=False):
     tree: LineageTree
 
 
-def prepare(policy: SegmentPolicy, snapshot: PolicySnapshot, *, threads: int) -> PreparedVersion:
+def prepare(policy: StepPolicy, snapshot: PolicySnapshot, *, threads: int) -> PreparedVersion:
     """Check a version and prepare it.
 
     Raises:
@@ -44,7 +44,7 @@ def prepare(policy: SegmentPolicy, snapshot: PolicySnapshot, *, threads: int) ->
 
 
 def act_together(
-    policy: SegmentPolicy, prepared: PreparedVersion, steps: Sequence[CheckedStep]
+    policy: StepPolicy, prepared: PreparedVersion, steps: Sequence[CheckedStep]
 ) -> list[ActedStep]:
     """The answers to steps, in order. Actions are drawn from a step's own seed, or by an actor that explores."""
     explored = isinstance(policy.actions, EpsilonGreedy)

@@ -25,7 +25,7 @@ from tidegate.inference.state import (
     decide,
 )
 from tidegate.inference.streams import ActingStream, OpenStreams
-from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.policy_port import StepPolicy
 from tidegate.runtime.policy_follower import FollowerStatistics
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.threads import WorkerThread
@@ -53,7 +53,7 @@ class Inference:
     """Everything of the service but its gRPC; the user of ``runtime.policy_follower``."""
 
     def __init__(
-        self, context: ServiceContext, config: InferenceConfig, policy: SegmentPolicy, layout: StepLayout
+        self, context: ServiceContext, config: InferenceConfig, policy: StepPolicy, layout: StepLayout
     ) -> None:
         """``layout``: of one actor's steps."""
         self._context = context

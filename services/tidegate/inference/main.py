@@ -1,10 +1,10 @@
 """Builds the inference service."""
 
-from tidegate.core.spaces import EnvironmentDescription
 from tidegate.inference.config import InferenceConfig
 from tidegate.inference.loops import FOLLOWER_STATISTICS, Inference
 from tidegate.inference.servicer import InferenceServicer
 from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import StepPolicy
 from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.policy_follower import PolicyFollower
 from tidegate.runtime.policy_watch import PolicyWatch
@@ -20,18 +20,15 @@ async def build(context: ServiceContext, config: InferenceConfig) -> ServicePart
         UnavailableError: the environment was not described in time.
     """
     description = await ask_description(context.channel("environment"), context.drain, context.log)
-    return assemble(context, config, description)
+    return assemble(context, config, build_policy(description, context.settings.policy))
 
 
-def assemble(
-    context: ServiceContext, config: InferenceConfig, description: EnvironmentDescription
-) -> ServiceParts:
-    """The parts of a service for a described environment.
+def assemble(context: ServiceContext, config: InferenceConfig, policy: StepPolicy) -> ServiceParts:
+    """The parts of a service that acts by ``policy``.
 
     Raises:
-        ConfigError: the policy does not fit the environment.
+        ConfigError: one step of an actor does not fit a message.
     """
-    policy = build_policy(description, context.settings.policy)
     layout = StepLayout.of(policy, num_envs=context.settings.workload.num_envs)
     layout.check_size()
     inference = Inference(context, config, policy, layout)

@@ -16,23 +16,17 @@ from tidegate.models.categorical import Categorical, MultiCategorical
 from tidegate.models.gaussian import DiagonalGaussian, SquashedGaussian
 
 
-class ActionDistribution(Protocol):
-    """A distribution over actions, given a policy's outputs for one observation.
+class SampledActions(Protocol):
+    """Actions drawn from a policy's outputs for one observation.
 
-    ``num_outputs``: P. ``num_shared_outputs``: how many of them, the last ones, are parameters of the policy that do
-    not depend on the observation (a Gaussian's deviations). ``action_shape`` and ``action_dtype``: of one recorded
-    action: () for Discrete, (K,) for MultiDiscrete and MultiBinary, a Box's own shape; "int32" counted from 0, or
-    "float32" as sampled, before it is clipped to the bounds.
+    ``num_outputs``: P. ``action_shape`` and ``action_dtype``: of one recorded action: () for Discrete, (K,) for
+    MultiDiscrete and MultiBinary, a Box's own shape; "int32" counted from 0, or "float32" as sampled, before it is
+    clipped to the bounds.
     """
 
     @property
     def num_outputs(self) -> int:
         """P."""
-        ...
-
-    @property
-    def num_shared_outputs(self) -> int:
-        """Outputs that are the same for every observation."""
         ...
 
     @property
@@ -45,6 +39,25 @@ class ActionDistribution(Protocol):
         """Of recorded actions."""
         ...
 
+    def sample(
+        self, outputs_BP: NDArray[np.float32], rng: np.random.Generator
+    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
+        """One action a row (B, *action_shape), as recorded, and its logprob (B,)."""
+        ...
+
+
+class ActionDistribution(SampledActions, Protocol):
+    """A distribution over actions, which the learner and the environment need too.
+
+    ``num_shared_outputs``: how many of the outputs, the last ones, are parameters of the policy that do not depend on
+    the observation (a Gaussian's deviations).
+    """
+
+    @property
+    def num_shared_outputs(self) -> int:
+        """Outputs that are the same for every observation."""
+        ...
+
     def logprobs(self, outputs: Any, actions: Any, xp: ArrayModule) -> Any:
         """Logprobs or log densities (...) of recorded actions (..., *action_shape); int64 under torch if discrete."""
         ...
@@ -55,12 +68,6 @@ class ActionDistribution(Protocol):
 
     def logprobs_and_entropy(self, outputs: Any, actions: Any, xp: ArrayModule) -> tuple[Any, Any]:
         """Both, with what they share computed once."""
-        ...
-
-    def sample(
-        self, outputs_BP: NDArray[np.float32], rng: np.random.Generator
-    ) -> tuple[NDArray[Any], NDArray[np.float32]]:
-        """One action a row (B, *action_shape), as recorded, and its logprob (B,)."""
         ...
 
     def mode(self, outputs_BP: NDArray[np.float32]) -> NDArray[Any]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription, Leaf
 from tidegate.models.array_functions import ArrayModule
-from tidegate.models.distributions import ActionDistribution
+from tidegate.models.distributions import ActionDistribution, SampledActions
 
 TensorT = TypeVar("TensorT")
 # Observations of B environments by name, (B, *leaf shape), to outputs (B, P): one step of an actor.
@@ -28,21 +28,51 @@ VersionRunner: TypeAlias = Callable[[Mapping[str, Array], Array], tuple[Array, A
 PairStepper: TypeAlias = Callable[[Mapping[str, Array], Array], tuple[Array, Array, Array]]
 
 
-class SegmentPolicy(Protocol):
-    """A policy and a value over the observations of one environment; it holds no parameters itself.
+class StepPolicy(Protocol):
+    """What acting needs of a policy over the observations of one environment; it holds no parameters itself.
 
     ``observations``: the leaf behind each recorded tensor, by its name. Observations are mappings from these names to
     arrays (..., *leaf shape) as recorded.
     """
 
     @property
-    def description(self) -> EnvironmentDescription:
-        """The environment that it was built for."""
+    def observations(self) -> dict[str, Leaf]:
+        """By the names of the recorded tensors."""
         ...
 
     @property
-    def observations(self) -> dict[str, Leaf]:
-        """By the names of the recorded tensors."""
+    def actions(self) -> SampledActions:
+        """What the outputs mean."""
+        ...
+
+    @property
+    def memory_size(self) -> int:
+        """Numbers of state that it carries from step to step; 0 for none, and see ``MemoryPolicy``."""
+        ...
+
+    def check_params(self, params: Mapping[str, Array]) -> None:
+        """Check that ``params`` are parameters of this policy.
+
+        Raises:
+            RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
+        """
+        ...
+
+    def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PolicyRunner:
+        """``SegmentPolicy.action_outputs`` of one version, prepared; its arrays must not change while it is used.
+
+        May take milliseconds, so that a call is fast: make it beside the steps, once a version. ``threads``: of one
+        operation, where it uses them.
+        """
+        ...
+
+
+class SegmentPolicy(StepPolicy, Protocol):
+    """A policy and a value, which actors and learner build from the same description."""
+
+    @property
+    def description(self) -> EnvironmentDescription:
+        """The environment that it was built for."""
         ...
 
     @property
@@ -55,25 +85,12 @@ class SegmentPolicy(Protocol):
         """Whether parameters contain running statistics of observations."""
         ...
 
-    @property
-    def memory_size(self) -> int:
-        """Numbers of state that it carries from step to step; 0 for none, and see ``MemoryPolicy``."""
-        ...
-
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """Every parameter's shape by name, in the order of computation."""
         ...
 
     def init_params(self, rng: np.random.Generator) -> dict[str, Array]:
         """Fresh parameters, float32."""
-        ...
-
-    def check_params(self, params: Mapping[str, Array]) -> None:
-        """Check that ``params`` are parameters of this policy.
-
-        Raises:
-            RecordError: a name is missing or unknown, or a shape or dtype differs; the message names the first.
-        """
         ...
 
     def trainable(self, params: Mapping[str, TensorT]) -> dict[str, TensorT]:
@@ -94,14 +111,6 @@ class SegmentPolicy(Protocol):
         self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
     ) -> tuple[Any, Any]:
         """Both, with what they share computed once."""
-        ...
-
-    def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PolicyRunner:
-        """``action_outputs`` of one version for an actor, prepared; its arrays must not change while it is used.
-
-        May take milliseconds, so that a call is fast: make it beside the steps, once a version. ``threads``: of one
-        operation, where it uses them.
-        """
         ...
 
     def updated_statistics(

@@ -9,10 +9,10 @@ import numpy as np
 
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Array, PolicySnapshot
-from tidegate.models.policy_port import MemoryPolicy, SegmentPolicy, VersionRunner
+from tidegate.models.policy_port import MemoryPolicy, StepPolicy, VersionRunner
 
 
-def check_snapshot(policy: SegmentPolicy, snapshot: PolicySnapshot) -> None:
+def check_snapshot(policy: StepPolicy, snapshot: PolicySnapshot) -> None:
     """Check that the tensors are this network's parameters, and finite.
 
     Raises:
@@ -28,7 +28,7 @@ def check_snapshot(policy: SegmentPolicy, snapshot: PolicySnapshot) -> None:
             )
 
 
-def version_runner(policy: SegmentPolicy, params: Mapping[str, Array], *, threads: int) -> VersionRunner:
+def version_runner(policy: StepPolicy, params: Mapping[str, Array], *, threads: int) -> VersionRunner:
     """Prepare one version; see ``SegmentPolicy.runner``.
 
     Raises:

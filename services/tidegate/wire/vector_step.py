@@ -18,7 +18,7 @@ from tidegate.core.records import Array
 from tidegate.core.spaces import Leaf, recorded_dtype, recorded_shape
 from tidegate.core.staleness import LineageTree
 from tidegate.models.epsilon_greedy import EpsilonGreedy
-from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.policy_port import StepPolicy
 
 # Of one request, below the limit of gRPC messages (``runtime.rpc``).
 STEP_BYTES_MAX = 7 * 1024 * 1024
@@ -108,7 +108,7 @@ class StepLayout:
         self._observation_bytes = num_envs * sum(tensor.num_bytes for tensor in self.tensors)
 
     @classmethod
-    def of(cls, policy: SegmentPolicy, *, num_envs: int) -> "StepLayout":
+    def of(cls, policy: StepPolicy, *, num_envs: int) -> "StepLayout":
         """The layout of a policy's steps. An actor that explores draws the actions from the outputs."""
         draws = isinstance(policy.actions, EpsilonGreedy)
         return cls(

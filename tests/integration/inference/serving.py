@@ -32,7 +32,7 @@ class Service:
     def __init__(self, context: ServiceContext, config: InferenceConfig) -> None:
         self.context = context
         self.stats = context.stats
-        self._parts = assemble(context, config, CARTPOLE)
+        self._parts = assemble(context, config, build_policy(CARTPOLE, context.settings.policy))
         self._server = RpcServer(self._parts.servicers, accepted())
         self._loops: list[asyncio.Future[None]] = []
 

@@ -218,16 +218,9 @@ async def test_answer_that_arrives_while_its_step_is_given_up_answers_no_other()
 
 def test_policies_are_checked_for_evaluations() -> None:
     exchange = StepExchange()
-    setting = EngineSetting(
-        workload=WorkloadConfig(kind="segments", env="CartPole-v1", num_envs=NUM_ENVS),
-        policy=PLAIN,
-        seed=0,
-        actor_index=0,
-        description=CARTPOLE,
-        exchange=exchange,
-    )
-    acting = RemoteActing(setting, EngineControl(), SystemClock())
-    params = build_policy(CARTPOLE, PLAIN).init_params(np.random.default_rng(0))
+    policy = build_policy(CARTPOLE, PLAIN)
+    acting = RemoteActing(policy, exchange, EngineControl(), SystemClock(), num_envs=NUM_ENVS, wait_s=30.0)
+    params = policy.init_params(np.random.default_rng(0))
     acting.check_policy(snapshot(0, params))
     refuses = partial(acting.check_policy, snapshot(0, {}))
     with pytest.raises(Exception, match="mlp"):

@@ -7,6 +7,7 @@ sends it again.
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from tidegate.wire.vector_step import ActedStep, ActStep
 
@@ -14,13 +15,30 @@ from tidegate.wire.vector_step import ActedStep, ActStep
 WAIT_S = 0.1
 
 
-class StepExchange:
-    """The one step that waits, and its answer. ``policy``: the newest that the service told, set by the loop side."""
+class Flag(Protocol):
+    """``threading.Event``, or what a thread of the simulation waits for."""
 
-    def __init__(self) -> None:
+    def set(self) -> None:
+        """Who waits, waits no longer."""
+        ...
+
+    def clear(self) -> None:
+        """Calls of ``wait`` wait from now on."""
+        ...
+
+    def wait(self, timeout: float, /) -> bool:
+        """Whether it was set within so many seconds."""
+        ...
+
+
+class StepExchange:
+    """The one step that waits, and its answer."""
+
+    def __init__(self, answered: Flag | None = None) -> None:
+        """``answered``: what the engine's thread waits for."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked = asyncio.Event()
-        self._answered = threading.Event()
+        self._answered: Flag = answered or threading.Event()
         # Held while a step is replaced or answered: an answer is to the step that it was compared with.
         self._lock = threading.Lock()
         self._step: ActStep | None = None

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from tidegate.actor.engines.acting import Actions, Outputs
+from tidegate.actor.engines.exchange import StepExchange
 from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.q_acting import q_acting
 from tidegate.actor.engines.registry import EngineSetting
@@ -17,7 +18,7 @@ from tidegate.catalogue import actor as statistics
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot, Task
 from tidegate.models.policies import build_policy
-from tidegate.models.policy_port import SegmentPolicy
+from tidegate.models.policy_port import StepPolicy
 from tidegate.models.version_runner import check_snapshot
 from tidegate.runtime.clock import Clock
 from tidegate.wire.vector_step import ActedStep, ActStep, StepLayout
@@ -28,14 +29,21 @@ SEED_MAX = 1 << 63
 class RemoteActing:
     """Asks the inference service for each step."""
 
-    def __init__(self, setting: EngineSetting, control: EngineControl, clock: Clock) -> None:
-        """``setting.exchange`` carries the steps."""
-        assert setting.description is not None
-        assert setting.exchange is not None, "the actor's main makes the exchange for this engine"
-        self.policy: SegmentPolicy = build_policy(setting.description, setting.policy)
-        self._layout = StepLayout.of(self.policy, num_envs=setting.workload.num_envs)
-        self._exchange = setting.exchange
-        self._wait_s = setting.inference_wait_s
+    def __init__(
+        self,
+        policy: StepPolicy,
+        exchange: StepExchange,
+        control: EngineControl,
+        clock: Clock,
+        *,
+        num_envs: int,
+        wait_s: float,
+    ) -> None:
+        """``exchange``: carries the steps. ``wait_s``: as ``actor.inference_wait_s``."""
+        self._policy = policy
+        self._layout = StepLayout.of(policy, num_envs=num_envs)
+        self._exchange = exchange
+        self._wait_s = wait_s
         self._control = control
         self._clock = clock
         self._task: Task | None = None
@@ -47,7 +55,7 @@ class RemoteActing:
         Raises:
             RecordError: a name, shape or dtype does not fit, or a value is not finite.
         """
-        check_snapshot(self.policy, snapshot)
+        check_snapshot(self._policy, snapshot)
 
     def begin(self, task: Task) -> PolicyVersion:
         """See ``Acting``."""
@@ -124,5 +132,15 @@ class RemoteActing:
 
 def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> VectorEnvEngine:
     """Open the engine for the registry."""
-    acting = RemoteActing(setting, control, clock)
-    return VectorEnvEngine(setting, control, clock, acting=q_acting(acting, acting.policy, setting) or acting)
+    assert setting.description is not None
+    assert setting.exchange is not None, "the actor's main makes the exchange for this engine"
+    policy = build_policy(setting.description, setting.policy)
+    acting = RemoteActing(
+        policy,
+        setting.exchange,
+        control,
+        clock,
+        num_envs=setting.workload.num_envs,
+        wait_s=setting.inference_wait_s,
+    )
+    return VectorEnvEngine(setting, control, clock, acting=q_acting(acting, policy, setting) or acting)
