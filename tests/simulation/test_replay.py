@@ -50,3 +50,6 @@ def test_replay_command_names_the_whole_scenario() -> None:
     assert replay_command(draw_scenario(3, ticks=600, max_lag=0, faults=False)) == (
         'make sim SEED=3 ARGS="--ticks 600 --max-lag 0 --no-faults"'
     )
+    assert replay_command(draw_scenario(3, ticks=600, max_lag=1, central_inference=True)) == (
+        'make sim SEED=3 ARGS="--ticks 600 --max-lag 1 --central-inference"'
+    )

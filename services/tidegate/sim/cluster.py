@@ -10,6 +10,7 @@ from tidegate.admission.main import SPEC as ADMISSION
 from tidegate.core.ids import RunId
 from tidegate.core.records import Sampler
 from tidegate.environment.config import EnvironmentConfig
+from tidegate.inference.config import InferenceConfig
 from tidegate.learner.config import LearnerConfig
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import PolicyConfig, Settings, StalenessConfig, TelemetryConfig, WorkloadConfig
@@ -23,7 +24,7 @@ from tidegate.sim.network import HEALTHY, Network
 from tidegate.sim.oracle import Oracle
 from tidegate.sim.paced_engine import Pace
 from tidegate.sim.scenario import Scenario
-from tidegate.sim.simulated_services import actor_spec, environment_spec, learner_spec
+from tidegate.sim.simulated_services import actor_spec, environment_spec, inference_spec, learner_spec
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.main import SPEC as TASK_QUEUE
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
@@ -42,6 +43,10 @@ TASK_DEADLINE_S = 8.0
 DRAIN_TIMEOUT_S = 3.0
 LEASE_TIMEOUT_S = 4.0
 KEEP_PROGRESS_S = 0.1
+# Shorter than the longest absence of the inference service, so that tasks are released; longer than a restart.
+INFERENCE_WAIT_S = 2.0
+# Above the time up to which the service calls its network in its event loop, where no virtual time can pass.
+CALL_S = 0.002
 # Small, so that the trajectory store overshoots its bound on residents by little.
 FETCH_MESSAGES_MAX = 2
 
@@ -74,18 +79,18 @@ class SimulatedCluster:
             on_defect=lambda what: oracle.violate("I9", what),
             on_drained=oracle.drained,
         )
-        self.actor_paces = [
-            Pace(rollout_s=scenario.rollout_s, update_s=0.0) for _ in range(scenario.num_actors)
-        ]
+        self.actor_paces = [Pace(rollout_s=scenario.rollout_s) for _ in range(scenario.num_actors)]
         self._actor_config = ActorConfig(
             slots=scenario.slots * scenario.group_size if scenario.writes_tokens else scenario.slots,
             prefetch=scenario.prefetch,
             ack_wait_s=ACK_WAIT_S,
             retry_delay_s=0.5,
             keep_progress_s=KEEP_PROGRESS_S,
+            inference_wait_s=INFERENCE_WAIT_S,
         )
         self._environment_config = EnvironmentConfig(ack_wait_s=ACK_WAIT_S)
-        self.learner_pace = Pace(rollout_s=0.0, update_s=scenario.update_s)
+        self.learner_pace = Pace(update_s=scenario.update_s)
+        self.inference_pace = Pace(call_s=CALL_S)
         # Tasks whose message was corrupted: they are on no stream until they are dropped.
         self.corrupted_tasks: set[str] = set()
         self.hosts = {host.instance: host for host in self._hosts()}
@@ -106,6 +111,7 @@ class SimulatedCluster:
                     scenario.rng(f"actor-{index}"),
                     world.clock,
                     writes_tokens=scenario.writes_tokens,
+                    central_inference=scenario.central_inference,
                 ),
                 self._actor_config,
                 index=index,
@@ -117,6 +123,8 @@ class SimulatedCluster:
             Host(world, environment_spec(), self._environment_config, index=index)
             for index in range(scenario.num_environments)
         ]
+        if scenario.central_inference:
+            hosts.append(Host(world, inference_spec(self.inference_pace), InferenceConfig(), index=0))
         singles = (
             (
                 TASK_QUEUE,
@@ -174,6 +182,7 @@ class SimulatedCluster:
         for pace in self.actor_paces:
             pace.rollout_s, pace.stragglers = scenario.rollout_s, 0.0
         self.learner_pace.update_s = scenario.update_s
+        self.inference_pace.call_s = CALL_S
         for host, delay_s in zip(self.actors, scenario.policy_delays_s, strict=True):
             host.slow_policy(delay_s)
         self.second_learner.hold(held=True)
@@ -201,6 +210,8 @@ def _settings(scenario: Scenario, folder: Path) -> Settings:
         "learner": 1,
         "admission": 1,
     }
+    if scenario.central_inference:
+        replicas["inference"] = 1
     return Settings(
         run=RUN,
         seed=scenario.seed,
@@ -209,6 +220,7 @@ def _settings(scenario: Scenario, folder: Path) -> Settings:
             kind=scenario.kind,
             env="arithmetic" if text else "CartPole-v1",
             num_samples=scenario.group_size,
+            num_envs=1,
             sampler=Sampler(),
             latency=scenario.latency,
         ),

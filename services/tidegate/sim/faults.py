@@ -11,11 +11,19 @@ import msgspec
 
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.staleness import StalenessLimits
-from tidegate.sim.cluster import FINISHED_WORK, LEASE_TIMEOUT_S, WORK_QUEUES, SimulatedCluster
+from tidegate.sim.cluster import (
+    CALL_S,
+    FINISHED_WORK,
+    INFERENCE_WAIT_S,
+    LEASE_TIMEOUT_S,
+    WORK_QUEUES,
+    SimulatedCluster,
+)
 from tidegate.sim.host import Host
 from tidegate.sim.network import DEGRADED, LOSSY
 from tidegate.sim.process import Process
 from tidegate.sim.rpc import Channel
+from tidegate.sim.scenario import Scenario
 from tidegate.wire.call_permissions import Role
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 from tidegate.wire.subjects import HEADER_MESSAGE_ID
@@ -64,10 +72,7 @@ async def start_second_learner(cluster: SimulatedCluster, rng: random.Random) ->
 async def drain_one(cluster: SimulatedCluster, rng: random.Random) -> None:
     """A rolling update: SIGTERM, then a new process."""
     host = rng.choice(list(cluster.hosts.values()))
-    host.hold(held=True)
-    await host.drain()
-    await asyncio.sleep(rng.uniform(0.1, 1.0))
-    host.hold(held=False)
+    await _drained(host, seconds=rng.uniform(0.1, 1.0))
 
 
 async def drain_blocked_actor(cluster: SimulatedCluster, rng: random.Random) -> None:
@@ -237,6 +242,30 @@ async def set_clock_wrong(cluster: SimulatedCluster, rng: random.Random) -> None
     host.clock.ahead_s = 0.0
 
 
+async def kill_inference(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """``kill -9`` of the inference service, for less or for more than its actors wait for it."""
+    await _down(cluster.hosts["inference"], seconds=rng.uniform(0.2, 2.0 * INFERENCE_WAIT_S))
+
+
+async def drain_inference(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """SIGTERM to the inference service, then a new process."""
+    await _drained(cluster.hosts["inference"], seconds=rng.uniform(0.1, 1.0))
+
+
+async def slow_inference(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """Calls of the network take long: actors wait for each action, some for longer than they may."""
+    cluster.inference_pace.call_s = rng.uniform(0.1, 1.5 * INFERENCE_WAIT_S)
+    await asyncio.sleep(rng.uniform(3.0, 8.0))
+    cluster.inference_pace.call_s = CALL_S
+
+
+async def isolate_inference(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """The inference service reaches neither actors nor the broker: the version that it acts with grows old."""
+    cluster.network.isolated |= {"inference"}
+    await asyncio.sleep(rng.uniform(1.0, 6.0))
+    cluster.network.isolated -= {"inference"}
+
+
 # The weight of each fault in the draw.
 FAULTS: dict[Fault, int] = {
     kill_one: 6,
@@ -258,6 +287,20 @@ FAULTS: dict[Fault, int] = {
     delay_policy: 2,
     corrupt_message: 1,
 }
+
+
+# Of scenarios with central inference, besides.
+INFERENCE_FAULTS: dict[Fault, int] = {
+    kill_inference: 4,
+    drain_inference: 2,
+    slow_inference: 2,
+    isolate_inference: 2,
+}
+
+
+def faults_of(scenario: Scenario) -> Mapping[Fault, int]:
+    """What may fail in a scenario, with the weight of each."""
+    return {**FAULTS, **INFERENCE_FAULTS} if scenario.central_inference else FAULTS
 
 
 class FaultInjector:
@@ -300,6 +343,13 @@ class FaultInjector:
 async def _down(host: Host, *, seconds: float) -> None:
     host.hold(held=True)
     await host.kill()
+    await asyncio.sleep(seconds)
+    host.hold(held=False)
+
+
+async def _drained(host: Host, *, seconds: float) -> None:
+    host.hold(held=True)
+    await host.drain()
     await asyncio.sleep(seconds)
     host.hold(held=False)
 

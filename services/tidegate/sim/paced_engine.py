@@ -5,16 +5,19 @@ Both run in worker threads of the simulation, and swap policies and stop where t
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 
+from tidegate.actor.engines.acting import Actions
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.core.curriculum import uniform_fraction
+from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task, Trajectory
 from tidegate.core.response import FRESH, Response
+from tidegate.core.spaces import OBSERVATIONS
 from tidegate.learner.optim.port import TrainerState
 from tidegate.runtime.clock import Clock
 from tidegate.sim.oracle import NODE_TENSOR, NODES_TENSOR, Oracle
@@ -24,17 +27,59 @@ from tidegate.sim.process import Worker
 POSITIONS = 4
 STRAGGLER_SLOWNESS = 10.0
 RIGHT_SHARE = 0.5
+# Of one environment, for who acts.
+NOTHING_SEEN: Mapping[str, Array] = {OBSERVATIONS: np.zeros((1, 1), np.float32)}
+NO_MEMORY: Array = np.zeros((1, 0), np.float32)
 
 
 class Pace(msgspec.Struct):
     """How long work takes now, in seconds; faults change it during a run.
 
     A rollout takes ``rollout_s`` times a draw from [0.5, 1.5]; the share ``stragglers`` takes much longer.
+    ``call_s``: a call of the inference service's network.
     """
 
-    rollout_s: float
-    update_s: float
+    rollout_s: float = 0.0
+    update_s: float = 0.0
     stragglers: float = 0.0
+    call_s: float = 0.0
+
+
+class Acts(Protocol):
+    """Who acts: what a rollout without environments needs of ``engines.acting.Acting``."""
+
+    def begin(self, task: Task) -> PolicyVersion:
+        """See ``Acting``."""
+        ...
+
+    def act(
+        self, observations: Mapping[str, Array], memory_NM: Array, rng: np.random.Generator
+    ) -> Actions | None:
+        """See ``Acting``; the action is the node of the policy that chose it."""
+        ...
+
+
+class NewestActing:
+    """The newest policy of ``EngineControl``, swapped between two positions."""
+
+    def __init__(self, control: EngineControl) -> None:
+        self._control = control
+        self._serving: PolicySnapshot | None = None
+
+    def begin(self, task: Task) -> PolicyVersion:
+        """See ``Acts``."""
+        del task
+        self._serving = _newest(self._control)
+        return self._serving.version
+
+    def act(self, observations: Mapping[str, Array], memory_NM: Array, rng: np.random.Generator) -> Actions:
+        """See ``Acts``; it never ends a rollout."""
+        del observations, rng
+        serving, newest = self._serving, _newest(self._control)
+        if serving is None or newest.version != serving.version:
+            serving = self._serving = newest
+            self._control.swapped(serving, seconds=0.0)
+        return Actions(serving.tensors[NODE_TENSOR], np.zeros(1, np.float32), memory_NM, serving.version)
 
 
 class PacedEngine:
@@ -51,8 +96,13 @@ class PacedEngine:
         *,
         actor: str,
         group_size: int,
+        acting: Acts | None = None,
     ) -> None:
-        """``clock`` and ``rng`` are this actor's own; ``actor`` is its instance; ``group_size``: samples of a task."""
+        """``clock`` and ``rng`` are this actor's own; ``actor`` is its instance; ``group_size``: samples of a task.
+
+        ``acting``: who acts; the newest policy of ``control`` unless given.
+        """
+        self._acting = acting or NewestActing(control)
         self._group_size = group_size
         self._actor = actor
         oracle.starts(actor)
@@ -75,9 +125,10 @@ class PacedEngine:
         self._oracle.begins(
             [task.task_id for task in tasks], recorded_s=started_at_s, now_s=self._true_clock.now_s()
         )
-        snapshot = self._newest()
-        marks = VersionMarks(snapshot.version)
-        self._control.begins(tasks, snapshot.version, now_s=started_at_s)
+        version = self._acting.begin(tasks[0])
+        marks = VersionMarks(version)
+        self._control.begins(tasks, version, now_s=started_at_s)
+        chance = np.random.default_rng(tasks[0].seed)
         nodes = np.empty(POSITIONS, dtype=np.int32)
         length = self._rng.uniform(0.5, 1.5)
         straggles = self._rng.random() < self._pace.stragglers
@@ -88,11 +139,14 @@ class PacedEngine:
                 return []
             if all(task.task_id in self._control.cut for task in tasks):
                 break
-            if self._newest().version != snapshot.version:
-                snapshot = self._newest()
-                marks.swap(position, snapshot.version)
-                self._control.swapped(snapshot, seconds=0.0)
-            nodes[position] = self._oracle.serves(snapshot.version, snapshot.tensors)
+            acted = self._acting.act(NOTHING_SEEN, NO_MEMORY, chance)
+            if acted is None:
+                self._control.ends()
+                return []
+            if acted.version != version:
+                version = acted.version
+                marks.swap(position, version)
+            nodes[position] = self._oracle.serves(version, {NODE_TENSOR: acted.actions})
             # Read at each position: when the fault ends, its rollouts speed up.
             slowness = STRAGGLER_SLOWNESS if straggles and self._pace.stragglers else 1.0
             Worker.current().pause(self._pace.rollout_s * length * slowness / POSITIONS)
@@ -113,17 +167,20 @@ class PacedEngine:
         self._oracle.finishes(self._actor, whole)
         return [Rollouts(task, _answered(sample, task), started_at_s, finished_at_s) for task in finished]
 
-    def _newest(self) -> PolicySnapshot:
-        newest = self._control.newest
-        assert newest is not None, "no task starts before the first policy"
-        return newest
-
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
         """Empty answers."""
-        return Completed(version=self._newest().version, completions=[""] * len(prompts), num_tokens=0)
+        return Completed(
+            version=_newest(self._control).version, completions=[""] * len(prompts), num_tokens=0
+        )
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+def _newest(control: EngineControl) -> PolicySnapshot:
+    newest = control.newest
+    assert newest is not None, "no task starts before the first policy"
+    return newest
 
 
 def _answered(sample: Sample, task: Task) -> tuple[Sample, ...]:

@@ -18,6 +18,9 @@ T = TypeVar("T")
 # One thread per running engine or trainer; at the end of a run every worker has been killed.
 _THREADS = ThreadPoolExecutor(max_workers=64, thread_name_prefix="sim-worker")
 
+# How late a worker notices a flag.
+FLAG_POLL_S = 0.005
+
 CURRENT: "contextvars.ContextVar[Process]" = contextvars.ContextVar("process")
 
 
@@ -184,6 +187,29 @@ class Worker:
                 self._future.set_result(value)
         self.working = False
         self._yielded.release()
+
+
+class WorkerFlag:
+    """What a worker waits for, as ``threading.Event``: virtual time passes meanwhile."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set(self) -> None:
+        """The worker waits no longer."""
+        self._is_set = True
+
+    def clear(self) -> None:
+        """It waits from now on."""
+        self._is_set = False
+
+    def wait(self, timeout: float, /) -> bool:
+        """In the worker's thread: whether it was set within so many seconds."""
+        waited_s = 0.0
+        while not self._is_set and waited_s < timeout:
+            Worker.current().pause(FLAG_POLL_S)
+            waited_s += FLAG_POLL_S
+        return self._is_set
 
 
 def _locked() -> threading.Lock:

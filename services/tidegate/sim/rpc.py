@@ -1,7 +1,8 @@
 """gRPC without its transport: the services' own servicers, stubs and codecs, over the simulated network.
 
-A streamed call is one message each way. A call whose deadline passed or whose caller cancelled it is cancelled at the
-server as gRPC does, unless the cancellation is lost in the network.
+A call of which one side is a stream is one message each way; calls of which both are, see ``duplex``. A call whose
+deadline passed or whose caller cancelled it is cancelled at the server as gRPC does, unless the cancellation is lost in
+the network.
 """
 
 import asyncio
@@ -14,8 +15,10 @@ import msgspec
 from tidegate.runtime.authenticated_channel import AuthenticatedChannel, Metadata
 from tidegate.runtime.call_credentials import FixedToken, accepting, derived_tokens
 from tidegate.runtime.rpc import CallMeter, Registration, register
+from tidegate.sim.duplex import DuplexCall
 from tidegate.sim.network import Network
 from tidegate.sim.process import Process
+from tidegate.sim.rpc_errors import AbortError, rpc_error
 from tidegate.wire.call_permissions import Role
 
 T = TypeVar("T")
@@ -24,15 +27,6 @@ DEADLINE_MAX_S = 600.0
 # The credentials of every simulated run: callers are checked as on a real server.
 TOKENS = derived_tokens("simulated")
 ACCEPTED = accepting(TOKENS)
-
-
-class AbortError(Exception):
-    """A servicer ended its call with a status."""
-
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        super().__init__(code, details)
-        self.code = code
-        self.details = details
 
 
 class _CallContext:
@@ -122,18 +116,25 @@ class Server:
         Raises:
             AbortError: the servicer ended it with a status.
         """
-        details = cast("grpc.HandlerCallDetails", _Details(method, metadata))
-        handler: Any = next(
-            found for generic in self._handlers if (found := generic.service(details)) is not None
-        )
+        handler = self._handler(method, metadata)
         context = _CallContext(metadata)
         argument = _iterate(requests) if handler.request_streaming else requests[0]
-        behaviour = (
-            handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-        )
+        behaviour = handler.unary_unary or handler.unary_stream or handler.stream_unary
         if handler.response_streaming:
             return [item async for item in behaviour(argument, context)]
         return [await behaviour(argument, context)]
+
+    def stream(self, method: str, requests: AsyncIterator[bytes], metadata: Metadata) -> AsyncIterator[bytes]:
+        """Answer a call whose both sides are streams.
+
+        Raises:
+            AbortError: the servicer ended it with a status.
+        """
+        return self._handler(method, metadata).stream_stream(requests, _CallContext(metadata))
+
+    def _handler(self, method: str, metadata: Metadata) -> Any:
+        details = cast("grpc.HandlerCallDetails", _Details(method, metadata))
+        return next(found for generic in self._handlers if (found := generic.service(details)) is not None)
 
     def _on_failure(self, method: str, error: Exception) -> None:
         """A call ended by a defect, unless its process was killed meanwhile."""
@@ -176,10 +177,34 @@ class Switchboard:
         try:
             return await asyncio.wait_for(call.answer, timeout=timeout_s)
         except TimeoutError as error:
-            raise _error(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed") from error
+            raise rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed") from error
         except asyncio.CancelledError:
             self._network.send(call.cancel, between=(caller.name, address))
             raise
+
+    def begin(
+        self,
+        caller: Process,
+        address: str,
+        method: str,
+        *,
+        metadata: Metadata,
+        timeout_s: float,
+        serialize: Callable[[Any], bytes],
+        deserialize: Callable[[bytes], Any],
+    ) -> DuplexCall:
+        """A call whose both sides are streams, to the server that listens at an address when it arrives."""
+        return DuplexCall(
+            self._network,
+            caller,
+            address,
+            lambda: self._servers.get(address),
+            method,
+            metadata=metadata,
+            timeout_s=timeout_s,
+            serialize=serialize,
+            deserialize=deserialize,
+        )
 
 
 class _SimulatedCall:
@@ -234,7 +259,7 @@ class _SimulatedCall:
         self._reply(lambda: self._raise(code, details))
 
     def _raise(self, code: grpc.StatusCode, details: str) -> None:
-        self.answer.set_exception(_error(code, details))
+        self.answer.set_exception(rpc_error(code, details))
         self.answer.exception()  # retrieved here, in case the caller is killed before it does
 
     def _reply(self, give: Callable[[], None]) -> None:
@@ -313,16 +338,30 @@ class Channel:
 
         return call
 
+    def stream_stream(
+        self, method: str, request_serializer: Any, response_deserializer: Any, **_options: Any
+    ) -> Callable[..., DuplexCall]:
+        """Many requests, many responses."""
+
+        def call(*, metadata: Metadata, timeout: float = DEADLINE_MAX_S) -> DuplexCall:
+            return self._switchboard.begin(
+                self._caller,
+                self._address,
+                method,
+                metadata=metadata,
+                timeout_s=timeout,
+                serialize=request_serializer,
+                deserialize=response_deserializer,
+            )
+
+        return call
+
     async def _call(
         self, method: str, requests: list[bytes], metadata: Metadata, timeout_s: float
     ) -> list[bytes]:
         return await self._switchboard.call(
             self._caller, self._address, method, requests, metadata=metadata, timeout_s=timeout_s
         )
-
-
-def _error(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
-    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(), details=details)
 
 
 async def _iterate(items: list[T]) -> AsyncIterator[T]:

@@ -21,7 +21,7 @@ class Scenario(msgspec.Struct, frozen=True):
     actor; they differ on purpose. ``small_streams``: messages that the work queues hold at most, in
     place of their limits by bytes, so that they fill up; ``max_resident`` is as small for the trajectory store.
     ``latency`` and ``long_tail`` as in a run file. ``writes_tokens``: actors of text run engines that write tokens, so
-    that other actors resume rollouts.
+    that other actors resume rollouts. ``central_inference``: segments are acted in by the inference service.
     """
 
     seed: int
@@ -46,6 +46,7 @@ class Scenario(msgspec.Struct, frozen=True):
     latency: str = ""
     long_tail: LongTailConfig = LongTailConfig()
     writes_tokens: bool = False
+    central_inference: bool = False
 
     @property
     def healthy_from_tick(self) -> int:
@@ -57,11 +58,22 @@ class Scenario(msgspec.Struct, frozen=True):
         return random.Random(f"{self.seed}/{purpose}")
 
 
-def draw_scenario(seed: int, *, ticks: int, max_lag: int | None = None, faults: bool = True) -> Scenario:
-    """The scenario of a seed; ``max_lag`` is drawn as well unless it is given."""
+def draw_scenario(
+    seed: int,
+    *,
+    ticks: int,
+    max_lag: int | None = None,
+    faults: bool = True,
+    central_inference: bool = False,
+) -> Scenario:
+    """The scenario of a seed; ``max_lag`` is drawn as well unless it is given.
+
+    ``central_inference``: with the inference service, so always of segments.
+    """
     rng = random.Random(f"{seed}/scenario")
     drawn_lag = rng.choice(MAX_LAGS)
-    kind = rng.choice(("segments", "text"))
+    drawn_kind = rng.choice(("segments", "text"))
+    kind = "segments" if central_inference else drawn_kind
     group_size = 1 if kind == "segments" else rng.choice((2, 4))
     batch_size = group_size * rng.choice((1, 2, 3))
     num_actors = rng.randint(1, 3)
@@ -85,6 +97,7 @@ def draw_scenario(seed: int, *, ticks: int, max_lag: int | None = None, faults: 
         small_streams=rng.choice((3, 8, 64)),
         max_resident=batch_size * rng.choice((1, 3, 100)),
         faults=faults,
+        central_inference=central_inference,
     )
 
 

@@ -2,14 +2,20 @@
 
 import asyncio
 import random
+from functools import partial
 
 from tidegate.actor.config import ActorConfig
+from tidegate.actor.engines.exchange import StepExchange
+from tidegate.actor.engines.inference_env import RemoteActing
 from tidegate.actor.engines.port import EngineControl
+from tidegate.actor.inference import InferenceLoop
 from tidegate.actor.main import assemble as assemble_actor
 from tidegate.actor.main import assemble_tokens
-from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
+from tidegate.core.spaces import DiscreteSpace, EnvironmentDescription
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.environment.main import assemble as assemble_environment
+from tidegate.inference.config import InferenceConfig
+from tidegate.inference.main import assemble as assemble_inference
 from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.main import assemble as assemble_learner
@@ -19,15 +25,25 @@ from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.sim.oracle import Oracle
 from tidegate.sim.paced_engine import Pace, PacedEngine, PacedTrainer
+from tidegate.sim.paced_policy import SEEN, PacedPolicy
 from tidegate.sim.paced_tokens import PacedTokenEngine
+from tidegate.sim.process import WorkerFlag
+from tidegate.wire.vector_step import StepLayout
 
 
 def actor_spec(
-    pace: Pace, oracle: Oracle, rng: random.Random, true_clock: Clock, *, writes_tokens: bool = False
+    pace: Pace,
+    oracle: Oracle,
+    rng: random.Random,
+    true_clock: Clock,
+    *,
+    writes_tokens: bool = False,
+    central_inference: bool = False,
 ) -> ServiceSpec:
     """An actor whose rollouts take the time of ``pace``; ``writes_tokens``: by an engine that writes tokens.
 
-    ``true_clock``: the oracle's time, whatever the actor's own clock says.
+    ``central_inference``: the inference service acts. ``true_clock``: the oracle's time, whatever the actor's own clock
+    says.
     """
 
     async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
@@ -36,6 +52,19 @@ def actor_spec(
             tokens = PacedTokenEngine(pace, control, oracle)
             return assemble_tokens(context, config, engine=tokens, control=control)
         workload = context.settings.workload
+        acting, inference = None, None
+        if central_inference:
+            policy, exchange = PacedPolicy(pace), StepExchange(WorkerFlag())
+            acting = RemoteActing(
+                policy,
+                exchange,
+                control,
+                context.clock,
+                num_envs=workload.num_envs,
+                wait_s=config.inference_wait_s,
+            )
+            layout = StepLayout.of(policy, num_envs=workload.num_envs)
+            inference = partial(InferenceLoop, context, exchange, layout, control=control)
         engine = PacedEngine(
             pace,
             control,
@@ -45,10 +74,20 @@ def actor_spec(
             rng,
             actor=context.instance,
             group_size=workload.num_samples if workload.kind == "text" else 1,
+            acting=acting,
         )
-        return assemble_actor(context, config, engine=engine, control=control)
+        return assemble_actor(context, config, engine=engine, control=control, inference=inference)
 
     return ServiceSpec(name="actor", config_type=ActorConfig, build=build)
+
+
+def inference_spec(pace: Pace) -> ServiceSpec:
+    """An inference service whose network's calls take the time of ``pace``."""
+
+    async def build(context: ServiceContext, config: InferenceConfig) -> ServiceParts:
+        return assemble_inference(context, config, PacedPolicy(pace))
+
+    return ServiceSpec(name="inference", config_type=InferenceConfig, build=build)
 
 
 def learner_spec(pace: Pace, oracle: Oracle, true_clock: Clock) -> ServiceSpec:
@@ -71,8 +110,7 @@ def environment_spec() -> ServiceSpec:
     """An environment service that knows what its environment observes, and opens none."""
 
     async def describe(workload: WorkloadConfig) -> EnvironmentDescription:
-        box = BoxSpace(shape=(1,), dtype="float32", low=(0.0,), high=(1.0,))
-        return EnvironmentDescription(workload.env, observation_space=box, action_space=DiscreteSpace(2))
+        return EnvironmentDescription(workload.env, observation_space=SEEN, action_space=DiscreteSpace(2))
 
     async def build(context: ServiceContext, config: EnvironmentConfig) -> ServiceParts:
         return await assemble_environment(context, config, describe=describe)

@@ -10,7 +10,7 @@ import msgspec
 
 from tidegate.sim.cluster import SimulatedCluster
 from tidegate.sim.event_log import EventLog
-from tidegate.sim.faults import FAULTS, Fault, FaultInjector
+from tidegate.sim.faults import Fault, FaultInjector, faults_of
 from tidegate.sim.invariants import InvariantChecker
 from tidegate.sim.oracle import Oracle
 from tidegate.sim.scenario import TICK_S, Scenario
@@ -51,15 +51,15 @@ class Report(msgspec.Struct, frozen=True):
         return not self.violations
 
 
-def simulate(scenario: Scenario, *, faults: Mapping[Fault, int] = FAULTS) -> Report:
-    """Run a scenario with ``faults`` drawn by weight; its files are removed."""
+def simulate(scenario: Scenario, *, faults: Mapping[Fault, int] | None = None) -> Report:
+    """Run a scenario with ``faults`` drawn by weight, by default ``faults_of``; its files are removed."""
     # The bus draws its pauses from the module's generator; here they follow the seed.
     state = random.getstate()
     random.seed(f"{scenario.seed}/process")
     loop = VirtualLoop()
     try:
         with tempfile.TemporaryDirectory(prefix="tidegate-sim-") as folder:
-            return loop.run_until_complete(_run(scenario, Path(folder), faults))
+            return loop.run_until_complete(_run(scenario, Path(folder), faults or faults_of(scenario)))
     finally:
         loop.close()
         random.setstate(state)
@@ -136,4 +136,8 @@ def _report(
 def replay_command(scenario: Scenario) -> str:
     """The command that replays the run."""
     arguments = f"--ticks {scenario.ticks} --max-lag {scenario.max_lag}"
-    return f'make sim SEED={scenario.seed} ARGS="{arguments}{"" if scenario.faults else " --no-faults"}"'
+    if not scenario.faults:
+        arguments += " --no-faults"
+    if scenario.central_inference:
+        arguments += " --central-inference"
+    return f'make sim SEED={scenario.seed} ARGS="{arguments}"'

@@ -49,7 +49,13 @@ def _run_services(run: SimOptions, *, seed: int) -> None:
     from tidegate.sim.scenario import draw_scenario
     from tidegate.sim.simulation import simulate
 
-    scenario = draw_scenario(seed, ticks=run.ticks or SERVICE_TICKS, max_lag=run.max_lag, faults=run.faults)
+    scenario = draw_scenario(
+        seed,
+        ticks=run.ticks or SERVICE_TICKS,
+        max_lag=run.max_lag,
+        faults=run.faults,
+        central_inference=run.central_inference,
+    )
     report = simulate(scenario)
     if run.json:
         write_json(report)

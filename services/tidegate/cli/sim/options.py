@@ -33,6 +33,9 @@ class SimOptions:
         ),
     ] = None
     faults: Annotated[bool, typer.Option(help="Inject faults into the services.")] = True
+    central_inference: Annotated[
+        bool, typer.Option("--central-inference", help="Simulate the inference service as well.")
+    ] = False
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
 
 
