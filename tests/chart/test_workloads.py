@@ -318,17 +318,6 @@ def test_broker_and_learner_of_production_are_guaranteed_their_resources() -> No
             assert resources["requests"] == resources["limits"], name
 
 
-def test_pods_change_when_the_run_changes_and_only_then() -> None:
-    def checksums(values: dict[str, Any]) -> dict[str, str]:
-        rendered = own_pods(render(values=values))
-        return {name: pod["metadata"]["annotations"]["checksum/config"] for name, pod in rendered.items()}
-
-    before, same = checksums({}), checksums({"actor.resources.requests.cpu": "1"})
-    after = checksums({"run.staleness.max_lag": 1})
-    assert before == same
-    assert all(before[service] != after[service] for service in SERVICES)
-
-
 def test_volumes_outlive_the_release_unless_told_otherwise() -> None:
     def kept(values: dict[str, Any]) -> set[str]:
         sets = of_kind(render(values=values), "StatefulSet")

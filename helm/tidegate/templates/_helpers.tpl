@@ -243,6 +243,35 @@ signs tasks with a secret that only the store has as well. */}}
 {{- include "tidegate.document" $run -}}
 {{- end -}}
 
+{{/*
+The part of the run file that a service reads when it starts: its pods are replaced when this changes, and only then.
+A service's own section, and what is shared, less what others alone read and what pods take over while they run
+(services/tidegate/runtime/live_settings.py): (list root "task_queue"). tests/chart/test_restarts.py holds it against the
+services' code.
+*/}}
+{{- define "tidegate.readAtStart" -}}
+{{- $root := index . 0 -}}{{- $service := index . 1 -}}
+{{- $run := include "tidegate.runDocument" $root | fromYaml -}}
+{{- $own := get $run $service | default dict -}}
+{{- if eq $service "admission" }}{{ $own = omit $own "scaling" }}{{ end -}}
+{{- range $section, $_ := include "tidegate.services" $root | fromYaml }}{{ $run = omit $run $section }}{{ end -}}
+{{- $run = omit $run "staleness" "slos" "inference" "run" "until" "prices" "broker_port" "pass_env" -}}
+{{- range $section, $readers := include "tidegate.readers" . | fromYaml -}}
+{{- if not (has $service $readers) }}{{ $run = omit $run $section }}{{ end -}}
+{{- end -}}
+{{- include "tidegate.document" (set $run $service $own) -}}
+{{- end -}}
+
+{{/* What is shared and read by some services alone. */}}
+{{- define "tidegate.readers" -}}
+batch_size: [task_queue, trajectory_store, learner, admission]
+long_tail: [actor, environment]
+policy: [actor, inference, learner]
+response: [learner, admission]
+seed: [task_queue, actor, environment, trajectory_store, learner]
+workload: [task_queue, actor, inference, environment, trajectory_store, learner, admission]
+{{- end -}}
+
 {{- define "tidegate.clusterDocument" -}}
 {{- $root := . -}}
 {{- $addresses := dict -}}

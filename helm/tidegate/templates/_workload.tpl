@@ -147,7 +147,7 @@ spec:
 {{- $sandboxPods := and (eq $service "environment") (ne (include "tidegate.sandboxNamespace" $root) "") -}}
 {{- $image := include "tidegate.ownImage" (list $root (include "tidegate.imageKey" (list $root $service $pod))) -}}
 {{- $learner := include "tidegate.name" (list $root "learner") -}}
-{{- $documents := printf "%s\n%s" (include "tidegate.runDocument" $root) (include "tidegate.clusterDocument" $root) -}}
+{{- $documents := printf "%s\n%s" (include "tidegate.readAtStart" (list $root $service)) (include "tidegate.clusterDocument" $root) -}}
 metadata:
   labels:
     {{- include "tidegate.labels" (list $root $row.name $pod.podLabels) | nindent 4 }}
