@@ -56,14 +56,18 @@ class Run:
                 steps.append(json.loads(line))
         return steps
 
-    def status(self) -> dict[str, Any]:
-        """The answer of ``tidegate status``."""
-        command = [sys.executable, "-m", "tidegate.cli.main", "status", "--json", "--dir", str(self.folder)]
+    def tidegate(self, *arguments: str, exit_code: int = 0) -> str:
+        """What a command about this run prints, on both outputs if it must fail."""
+        command = [sys.executable, "-m", "tidegate.cli.main", *arguments, "--dir", str(self.folder)]
         done = subprocess.run(
             command, capture_output=True, text=True, cwd=ROOT, check=False, timeout=START_TIMEOUT_S
         )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
+        assert done.returncode == exit_code, done.stderr
+        return done.stdout + done.stderr if exit_code else done.stdout
+
+    def status(self) -> dict[str, Any]:
+        """The answer of ``tidegate status``."""
+        return json.loads(self.tidegate("status", "--json"))
 
     def until(self, holds: Callable[[], bool], *, timeout_s: float, what: str) -> float:
         """Wait for a condition of a live run; returns the seconds it took."""

@@ -1,28 +1,12 @@
 """``tidegate pause`` and ``resume`` of a live run: what is in flight is trained, and the pause survives admission."""
 
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import ROOT, START_TIMEOUT_S, Run
+from tests.e2e.conftest import START_TIMEOUT_S, Run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-def tidegate(*arguments: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "tidegate.cli.main", *arguments, "--dir", str(folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        timeout=START_TIMEOUT_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_a_paused_run_trains_what_is_in_flight_survives_kills_and_trains_on_once_resumed(
@@ -30,7 +14,7 @@ def test_a_paused_run_trains_what_is_in_flight_survives_kills_and_trains_on_once
 ) -> None:
     run = start("runs/cartpole.yaml", "--until", "version_step>=1000000", "--for", "800s")
     run.until_trains(3)
-    answer = tidegate("pause", "--reason", "a new disk", "--by", "ana", folder=run.folder)
+    answer = run.tidegate("pause", "--reason", "a new disk", "--by", "ana")
     assert "by ana: a new disk; run `tidegate resume` to go on" in answer
 
     def is_still() -> bool:
@@ -48,6 +32,6 @@ def test_a_paused_run_trains_what_is_in_flight_survives_kills_and_trains_on_once
         what="a pause kept by another process of admission",
     )
     assert len(run.steps()) <= steps + 1, "the batch that was complete, at most"
-    assert "run `tidegate resume`" in tidegate("explain", folder=run.folder)
-    assert tidegate("resume", folder=run.folder) == "resumed\n"
+    assert "run `tidegate resume`" in run.tidegate("explain")
+    assert run.tidegate("resume") == "resumed\n"
     run.until_trains(steps + 5)

@@ -22,6 +22,7 @@ from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.instances import instance_name
 from tidegate.runtime.lifecycle import served
+from tidegate.runtime.live_settings import LiveSections, LiveSettings
 from tidegate.runtime.loop_watchdog import LoopWatchdog
 from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.service import Channels, ServiceContext, ServiceParts
@@ -79,6 +80,7 @@ def make_context(service: str, settings: Settings, *, bus: Bus, index: int = 0) 
         drain=Drain(),
         log=structlog.get_logger(instance),
         channels=HarnessChannels(settings, cast("Role", service)),
+        live=LiveSettings(LiveSections(staleness=settings.staleness, slos=settings.slos)),
     )
 
 

@@ -36,6 +36,7 @@ from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
+from tidegate.runtime.settings_loop import follow_settings
 from tidegate.wire.vector_step import StepLayout
 
 FREED_BYTES_KEPT = 1 << 30
@@ -293,6 +294,7 @@ class _ActorParts:
             "generate": work.generate,
             "heartbeat": work.heartbeat,
             "investment": partial(report_investment, context, in_flight),
+            "settings": partial(follow_settings, context),
             **loops,
         }
         if self.deadlines.wanted:

@@ -125,6 +125,13 @@ class Admission:
         cluster = self.scaling.cluster
         return declared_pause(self._pause, others=(cluster.overrides.pause, cluster.zero))
 
+    def change_run_file(self, limits: Limits) -> None:
+        """The run file's limits changed: what is published from now on is inside the new ones."""
+        self._run_file = limits
+        self._staleness.change_budget(limits.max_lag, now_s=self._now_s())
+        self._slos.declare()
+        self._woken.set()
+
     def flow(self) -> Flow:
         """The work in flight, as the task queue reported it last."""
         return flow_of(self._seen, now_s=self._now_s())

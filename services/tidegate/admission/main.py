@@ -1,5 +1,7 @@
 """The entry point of admission: builds its parts before its loops run."""
 
+from functools import partial
+
 from tidegate.admission.broker_watch import BrokerWatch
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.external_scaler import ExternalScaler
@@ -11,26 +13,23 @@ from tidegate.admission.servicer import AdmissionServicer, ExternalScalerService
 from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.staleness_controller import StalenessController
 from tidegate.admission.state_file import StateFile
-from tidegate.core.admission import Limits
 from tidegate.core.pauses import Pause
+from tidegate.runtime.live_settings import run_file_limits
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
+from tidegate.runtime.settings_loop import follow_settings
 
 PAUSE_FILE = "pause.json"
 
 
 async def build(context: ServiceContext, config: AdmissionConfig) -> ServiceParts:
     """Assemble the loops; nothing is decided before the first tick."""
-    settings = context.settings
+    settings, live = context.settings, context.live
+    live.read_scaling(config.scaling)
     workload = settings.workload
     admission = Admission(
         context,
         config,
-        run_file=Limits(
-            max_lag=settings.staleness.max_lag,
-            batch_size=settings.batch_size,
-            max_running=settings.max_running,
-            paced=settings.staleness.pacing,
-        ),
+        run_file=run_file_limits(settings, live.staleness),
         group_size=workload.num_samples if workload.kind == "text" else 1,
         pause_file=StateFile(context.data_dir / PAUSE_FILE, Pause()),
         samples=JsonLinesFile(
@@ -48,7 +47,16 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
         scaling=Scaling(config.scaling),
     )
 
-    loops: dict[str, Loop] = {"observe": admission.observe, "tick": admission.tick}
+    def change() -> None:
+        admission.change_run_file(run_file_limits(settings, live.staleness))
+        admission.scaling.change(live.sections.scaling or config.scaling)
+
+    live.on_change(change)
+    loops: dict[str, Loop] = {
+        "observe": admission.observe,
+        "tick": admission.tick,
+        "settings": partial(follow_settings, context, tells=True),
+    }
     cluster = await open_cluster(context, admission, config.kubernetes)
     if cluster is not None:
         loops["kubernetes"] = cluster[0].run

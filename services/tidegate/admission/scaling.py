@@ -94,6 +94,10 @@ class Scaling:
             own, mode=overrides.mode or own.mode, min_replicas=min(low, high), max_replicas=max(1, high)
         )
 
+    def change(self, config: ScalingConfig) -> None:
+        """The run file's section changed; it holds from the next tick on."""
+        self._config = config
+
     @property
     def recommendation(self) -> Recommendation | None:
         """The newest recommendation; None in the mode observe, and before the first tick."""

@@ -41,6 +41,8 @@ from tidegate.catalogue.telemetry import (
 from tidegate.core.balance import Diagnosis
 from tidegate.core.slo import (
     CONDITIONS,
+    Slo,
+    SloState,
     Verdict,
     count,
     coverage,
@@ -70,10 +72,7 @@ class SloWatch:
         """Restore the saved budgets, and declare every series, so that a first breach counts as an increase."""
         settings = context.settings
         self._context = context
-        self._slos = declared(
-            settings.slos, max_lag=settings.staleness.max_lag, max_age_s=settings.staleness.max_age_s
-        )
-        self._labels = {name: {ATTR_ENV: settings.workload.env, ATTR_SLO: name} for name in self._slos}
+        self._slos = self._declared()
         self._group_size = settings.workload.num_samples if settings.workload.kind == "text" else 1
         self._path = context.data_dir / STATE_FILE
         clock = context.clock
@@ -87,10 +86,34 @@ class SloWatch:
         self._propagation = Propagation()
         self._arrived_s: list[float] = []
         self._saved_at_s = clock.monotonic_s()
+        self._report_declared()
+
+    def declare(self) -> None:
+        """The run file's objectives, or the budget that they follow, changed.
+
+        An objective that is declared otherwise begins again; the others keep their error budgets, as at a restart
+        (``slo_file.restored``).
+        """
+        before, self._slos = self._slos, self._declared()
+        self._states = {
+            name: self._states[name] if before.get(name) == slo else SloState()
+            for name, slo in self._slos.items()
+        }
+        self._report_declared()
+
+    def _declared(self) -> dict[str, Slo]:
+        live = self._context.live
+        return declared(
+            live.sections.slos, max_lag=live.staleness.max_lag, max_age_s=live.staleness.max_age_s
+        )
+
+    def _report_declared(self) -> None:
+        env, telemetry = self._context.settings.workload.env, self._context.telemetry
+        self._labels = {name: {ATTR_ENV: env, ATTR_SLO: name} for name in self._slos}
         for name, slo in self._slos.items():
             self._count(name, good=0.0, bad=0.0)
-            context.telemetry.observe(METRIC_SLO_TARGET, slo.target, self._labels[name])
-            context.telemetry.observe(METRIC_SLO_BOUND, slo.bound, self._labels[name])
+            telemetry.observe(METRIC_SLO_TARGET, slo.target, self._labels[name])
+            telemetry.observe(METRIC_SLO_BOUND, slo.bound, self._labels[name])
 
     def receive(self, stats: ServiceStats, seen: Observations, *, now_s: float) -> None:
         """Handle one report, already part of ``seen``: propagation is followed per report, not per tick."""

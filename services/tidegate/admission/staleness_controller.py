@@ -32,7 +32,7 @@ class StalenessController:
     def __init__(self, config: ResponseConfig, *, max_lag: int, batch_size: int, now_s: float) -> None:
         """``max_lag``: the upper bound of every budget. ``now_s`` is on the clock of the ticks."""
         self._config = config
-        self._max_lag = max_lag
+        self._max_lag: int = max_lag
         self._batch_size = batch_size
         self.sync = SyncState()
         self.goodput = goodput.start(max_lag, now_s=now_s)
@@ -67,6 +67,12 @@ class StalenessController:
                 config=self._config.goodput,
                 now_s=now_s,
             )
+
+    def change_budget(self, max_lag: int, *, now_s: float) -> None:
+        """The run file's budget changed; the search for the best one begins again at it."""
+        if max_lag != self._max_lag:
+            self._max_lag = max_lag
+            self.goodput = goodput.start(max_lag, now_s=now_s)
 
     def action(self) -> StalenessAction:
         """The action in force until the next tick."""

@@ -67,6 +67,18 @@ CALLS_INVALID = Family(
     label=ATTR_RPC_METHOD,
     exported="tidegate.rpc.invalid",
 )
+SETTINGS_CHANGED = Counter(
+    "settings_changed_total",
+    "{change}",
+    "Changes of the staleness budget, objectives or scaling that the service took over without a restart.",
+    exported="tidegate.settings.changed",
+)
+SETTINGS_REFUSED = Counter(
+    "settings_refused_total",
+    "{change}",
+    "Changes of the run file that the service refused: its log says why, and the settings before stay in force.",
+    exported="tidegate.settings.refused",
+)
 ANNOUNCEMENTS_IGNORED = Counter(
     "announcements_ignored_total",
     "{message}",

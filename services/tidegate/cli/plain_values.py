@@ -15,15 +15,15 @@ _CONVERSION = "_runtime_param"
 
 
 class _PlainValue:
-    """The conversion of one value, or of each value of a repeatable option."""
+    """The conversion of one value, or of each value of a repeatable option or argument."""
 
     def __init__(self, convert: Callable[[str], Any]) -> None:
         self._convert = convert
 
     def coerce(self, value: Any, param: TyperArgument | TyperOption, ctx: object) -> Any:
-        """The value for the command's function; as typer, () for a repeatable option that is absent."""
+        """The value for the command's function; as typer, () for a repeatable one that is absent."""
         del ctx
-        if param.multiple:
+        if param.multiple or param.nargs != 1:
             return [self._convert(each) for each in value or ()] or ()
         return None if value is None else self._convert(value)
 

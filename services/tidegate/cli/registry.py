@@ -46,6 +46,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.pause:pause", "Stop the admission of tasks; what is in flight is still trained."
     ),
     "resume": CommandEntry("tidegate.cli.pause:resume", "End the pause of `tidegate pause`."),
+    "set": CommandEntry(
+        "tidegate.cli.settings:change",
+        "Change the staleness budget, objectives or scaling of a running platform.",
+    ),
     "audit": CommandEntry(
         "tidegate.cli.audit:audit", "Reconcile the admission journal with the trajectory ledger."
     ),

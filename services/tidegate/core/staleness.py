@@ -132,6 +132,11 @@ class StalenessLimits(msgspec.Struct, frozen=True):
     max_age_s: float
 
 
+def tighter(one: StalenessLimits, other: StalenessLimits) -> StalenessLimits:
+    """The budget that holds where two do: while a change is on its way, one service has it before another."""
+    return StalenessLimits(min(one.max_lag, other.max_lag), min(one.max_age_s, other.max_age_s))
+
+
 class Fresh(msgspec.Struct, frozen=True):
     """Inside the budget; the numbers are written to the record at consumption."""
 

@@ -31,6 +31,7 @@ from tidegate.launch.guarded import guard_by_supervisor
 from tidegate.launch.local_ranks import num_ranks_of, run_ranks
 from tidegate.launch.log_lines import log_json_lines, log_plain_lines
 from tidegate.launch.operator_credential import pod_credentials
+from tidegate.launch.run_file_source import RunFileSource
 from tidegate.launch.run_folder import RUN_JSON, read_record, settings_of
 from tidegate.launch.run_parsing import parse_plan, parse_section, parse_shared
 from tidegate.launch.run_target import target_of
@@ -85,6 +86,7 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
     Raises:
         TidegateError: the folder is no run folder, or the run has no such instance.
     """
+    sections = RunFileSource(run_dir, user=user_of(service))
     record = read_record(run_dir, user=user_of(service))
     source = str(run_dir / RUN_JSON)
     file = parse_shared(record.run_file, source=source)
@@ -103,10 +105,10 @@ def serve(service: str, *, run_dir: Path, index: int) -> int:
     settings = settings_of(run_dir, record, file)
     num_ranks = num_ranks_of(service, config)
     if num_ranks == 1 or membership(os.environ) is not None:
-        return _run(service, config, settings, index=index)
+        return _run(service, config, settings, index=index, sections=sections)
     return run_ranks(
         num_ranks,
-        partial(_run, service, config, settings, index=index),
+        partial(_run, service, config, settings, index=index, sections=sections),
         folder=run_dir / service,
         drain_timeout_s=settings.drain_timeout_s,
     )
@@ -120,6 +122,7 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
     Raises:
         TidegateError: the files of the cluster do not describe a run, or one that cannot work.
     """
+    sections = RunFileSource(cluster, user=user_of(service))
     record = read_record(cluster)
     source = str(cluster / RUN_FILE)
     # The whole plan: no `tidegate up` has checked it. Other sections cost some 10 ms and a megabyte.
@@ -137,10 +140,10 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
     index = pod_index() if service in REPLICATED else 0
     ranks = pod_ranks(os.environ) if service == LEARNER else None
     if ranks is None:
-        return _run(service, plan.services[service], settings, index=index)
+        return _run(service, plan.services[service], settings, index=index, sections=sections)
     return run_ranks(
         ranks.in_pod,
-        partial(_run, service, plan.services[service], settings, index=index),
+        partial(_run, service, plan.services[service], settings, index=index, sections=sections),
         # Not on the volume: the file is of this life of the pod, and a network's file system may lack its locks.
         folder=Path(tempfile.gettempdir()) / "tidegate-ranks",
         drain_timeout_s=settings.drain_timeout_s,
@@ -148,11 +151,11 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
     )
 
 
-def _run(service: str, config: object, settings: Settings, *, index: int) -> int:
+def _run(service: str, config: object, settings: Settings, *, index: int, sections: RunFileSource) -> int:
     # Heavy modules load only here, after the settings were checked. Their definitions stay for good, so collecting
     # garbage while they load is wasted.
     gc.disable()
     run_service = load("tidegate.runtime.process:run_service")
     spec = load(f"{SERVICES[service].package}.main:SPEC")
     gc.enable()
-    return run_service(spec, config, settings, index=index)
+    return run_service(spec, config, settings, index=index, sections=sections)

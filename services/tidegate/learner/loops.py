@@ -224,7 +224,7 @@ class Learner:
         """One update, from a rechecked batch to the start of its commit."""
         context = self._context
         before = self.progress.version
-        if context.settings.staleness.max_lag > 0 and self._config.prefetch:
+        if context.live.staleness.max_lag > 0 and self._config.prefetch:
             batches.prefetch(next_version(before))
         response = respond(self._tiers, batch.lags)
         started_at_s = context.clock.now_s()

@@ -44,6 +44,7 @@ from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.service_credentials import accepted_tokens, channels_of
+from tidegate.runtime.settings_loop import follow_settings
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
 
@@ -138,7 +139,7 @@ def assemble(
         context,
         config,
         trainer=trainer,
-        make_supply=partial(open_supply, context.settings, config),
+        make_supply=partial(open_supply, context.settings, config, context.live.limits),
         folder=folder,
         reporter=StepReporter(context, log),
         make_first_policy=make_first_policy,
@@ -148,26 +149,30 @@ def assemble(
         log.close()
 
     return ServiceParts(
-        loops={"train": learner.run}, servicers=[LearnerServicer(learner).registration()], close=close
+        loops={"train": learner.run, "settings": partial(follow_settings, context)},
+        servicers=[LearnerServicer(learner).registration()],
+        close=close,
     )
 
 
 def open_supply(
-    settings: Settings, config: LearnerConfig, store: TrajectoryStoreClient
+    settings: Settings,
+    config: LearnerConfig,
+    budget: Callable[[], StalenessLimits],
+    store: TrajectoryStoreClient,
 ) -> TrajectorySupply | ReplaySupply:
-    """Where the batches of the run's algorithm come from.
+    """Where the batches of the run's algorithm come from; ``budget``: in force at the moment.
 
     Raises:
         ConfigError: no algorithm trains the policy.
     """
     _, algorithm = find_algorithm(config.algorithm, policy_kind=settings.policy.kind)
-    limits = StalenessLimits(max_lag=settings.staleness.max_lag, max_age_s=settings.staleness.max_age_s)
     if algorithm.replay == "none":
-        return TrajectorySupply(store, batch_size=settings.batch_size, limits=limits)
+        return TrajectorySupply(store, batch_size=settings.batch_size, budget=budget)
     return ReplaySupply(
         store,
         batch_size=settings.batch_size,
-        limits=limits,
+        budget=budget,
         units_per_trajectory=settings.workload.unroll_length * settings.workload.num_envs,
     )
 

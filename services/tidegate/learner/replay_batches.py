@@ -3,7 +3,7 @@
 Shapes: B units, R trajectories that they are of.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -116,13 +116,13 @@ class ReplaySupply:
         store: TrajectoryStoreClient,
         *,
         batch_size: int,
-        limits: StalenessLimits,
+        budget: Callable[[], StalenessLimits],
         units_per_trajectory: int,
     ) -> None:
         """``units_per_trajectory``: the steps of a segment, over all of its environments."""
         self._store = store
         self._batch_size = batch_size
-        self._limits = limits
+        self._budget = budget
         self._units_per_trajectory = units_per_trajectory
         self._spans = SpanMeasures()
 
@@ -137,7 +137,7 @@ class ReplaySupply:
         return await self._store.sample_batch(
             version,
             batch_size=self._batch_size,
-            limits=self._limits,
+            limits=self._budget(),
             max_wait_s=max_wait_s,
             learner_id=learner_id,
             held=held,
@@ -156,7 +156,7 @@ class ReplaySupply:
         for row in leased.rows:
             lag, span = self._spans.measure(row, version=version, tree=tree)
             age_s = max(now_s - row.started_at_s, row.age_s + held_s)
-            verdict = judge_measured(lag=lag, span=span, age_s=age_s, limits=self._limits)
+            verdict = judge_measured(lag=lag, span=span, age_s=age_s, limits=self._budget())
             if isinstance(verdict, Fresh):
                 judged.append(JudgedTrajectory(row.trajectory_id, verdict))
             else:

@@ -93,14 +93,24 @@ class StepReporter:
         self.newest: dict[str, float] = {}
         self._longest_s = 0.0
         context.stats.set(statistics.UPDATE_DUE_AT_S, 0.0)
-        staleness = context.settings.staleness
-        slos = declared(context.settings.slos, max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
-        self._slos = [slo for name, slo in slos.items() if name in (*LAG_OBJECTIVES, *AGE_OBJECTIVES)]
-        self._count_objectives([])
+        self._declare_objectives()
+        # The objectives in force when the newest batch was judged: a change during its update is of the next one.
+        self._judged_by = self._slos
+        context.live.on_change(self._declare_objectives)
         for stage in STAGES_EXPECTED:
             context.telemetry.count(METRIC_PROVENANCE_INCOMPLETE, 0, {**self._labels, ATTR_STAGE: stage})
         for cause in ("empty", "stale", "weights"):
             context.telemetry.count(METRIC_LEARNER_WAIT, 0, {**self._labels, ATTR_CAUSE: cause})
+
+    def _declare_objectives(self) -> None:
+        live = self._context.live
+        slos = declared(
+            live.sections.slos, max_lag=live.staleness.max_lag, max_age_s=live.staleness.max_age_s
+        )
+        self._slos = [slo for name, slo in slos.items() if name in (*LAG_OBJECTIVES, *AGE_OBJECTIVES)]
+        for slo in self._slos:
+            self._count_objective(slo, [])
+        self._context.stats.set(statistics.BUDGET_MAX_LAG, float(live.staleness.max_lag))
 
     def progress(self, progress: TrainingProgress) -> None:
         """Report the progress of training, also before the first step of this process."""
@@ -132,6 +142,7 @@ class StepReporter:
     def updating(self) -> Generator[None]:
         """Report that an update is in progress, and by when it should end, so that no alert pages before."""
         stats, clock = self._context.stats, self._context.clock
+        self._judged_by = self._slos
         started_s = clock.monotonic_s()
         patience_s = PATIENCE_UPDATES * self._longest_s if self._longest_s else FIRST_UPDATE_S_MAX
         stats.set(statistics.UPDATE_DUE_AT_S, clock.now_s() + patience_s)
@@ -165,7 +176,9 @@ class StepReporter:
         mean_return = step.progress.episodes.mean()
         if mean_return is not None:
             self.newest["mean_return"] = mean_return
-        self._count_objectives([item.verdict for item in step.batch.judged])
+        verdicts = [item.verdict for item in step.batch.judged]
+        for slo in self._judged_by:
+            self._count_objective(slo, verdicts)
         self.progress(step.progress)
         if self._context.telemetry.enabled:
             self._trace(step, lags)
@@ -287,11 +300,10 @@ class StepReporter:
             deferred=deferred,
         )
 
-    def _count_objectives(self, verdicts: Sequence[Fresh]) -> None:
-        for slo in self._slos:
-            bad = sum(not _holds(slo, verdict) for verdict in verdicts)
-            self._context.stats.add(statistics.SLO_GOOD.member(slo.name), len(verdicts) - bad)
-            self._context.stats.add(statistics.SLO_BAD.member(slo.name), bad)
+    def _count_objective(self, slo: Slo, verdicts: Sequence[Fresh]) -> None:
+        bad = sum(not _holds(slo, verdict) for verdict in verdicts)
+        self._context.stats.add(statistics.SLO_GOOD.member(slo.name), len(verdicts) - bad)
+        self._context.stats.add(statistics.SLO_BAD.member(slo.name), bad)
 
 
 def _holds(slo: Slo, verdict: Fresh) -> bool:

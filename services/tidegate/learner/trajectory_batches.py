@@ -1,6 +1,6 @@
 """Batches of whole trajectories, each of which is trained once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -60,10 +60,12 @@ class TrajectoryBatch(msgspec.Struct, frozen=True, eq=False):
 class TrajectorySupply:
     """See ``batches.Supply``."""
 
-    def __init__(self, store: TrajectoryStoreClient, *, batch_size: int, limits: StalenessLimits) -> None:
+    def __init__(
+        self, store: TrajectoryStoreClient, *, batch_size: int, budget: Callable[[], StalenessLimits]
+    ) -> None:
         self._store = store
         self._batch_size = batch_size
-        self._limits = limits
+        self._budget = budget
 
     async def request(
         self, version: PolicyVersion, *, learner_id: str, max_wait_s: float, held: Sequence[str]
@@ -76,7 +78,7 @@ class TrajectorySupply:
         return await self._store.lease_batch(
             version,
             batch_size=self._batch_size,
-            limits=self._limits,
+            limits=self._budget(),
             max_wait_s=max_wait_s,
             learner_id=learner_id,
             held=held,
@@ -95,7 +97,7 @@ class TrajectorySupply:
             max(now_s - trajectory.started_at_s, leased.ages_s[trajectory.trajectory_id] + held_s)
             for trajectory in trajectories
         ]
-        verdict = recheck(trajectories, ages_s, version=version, tree=tree, limits=self._limits)
+        verdict = recheck(trajectories, ages_s, version=version, tree=tree, limits=self._budget())
         if isinstance(verdict, OutdatedBatch):
             return verdict
         return TrajectoryBatch(leased.batch_id, trajectories, verdict.judged)

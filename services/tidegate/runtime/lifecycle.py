@@ -29,6 +29,7 @@ from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.instances import instance_name
 from tidegate.runtime.lifecycle_servicer import LifecycleServicer
+from tidegate.runtime.live_settings import LiveSections, LiveSettings, SectionsSource
 from tidegate.runtime.rpc import CallMeter, Registration
 from tidegate.runtime.service import (
     Channels,
@@ -70,7 +71,8 @@ class ProcessPorts:
     """What the lifecycle takes from the process that it runs in.
 
     ``drain`` is requested by SIGTERM. ``record_usage`` writes the process' CPU and memory to the board before each
-    report. ``on_built`` is called once, when all loops were started and nothing is served yet.
+    report. ``on_built`` is called once, when all loops were started and nothing is served yet. ``sections``: where
+    changed sections of the run file are found; None where they do not change.
     """
 
     clock: Clock
@@ -82,6 +84,7 @@ class ProcessPorts:
     open_server: Callable[[Sequence[Registration], CallMeter], ServiceServer]
     record_usage: Callable[[StatsBoard], None]
     on_built: Callable[[], None]
+    sections: SectionsSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,9 @@ class ServiceLifecycle:
                 drain=self._drain,
                 log=self._log,
                 channels=ports.channels,
+                live=LiveSettings(
+                    LiveSections(staleness=settings.staleness, slos=settings.slos), ports.sections
+                ),
             )
             try:
                 await bus.await_streams(

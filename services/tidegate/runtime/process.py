@@ -17,6 +17,7 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle import ProcessPorts, ServiceLifecycle, instance_of
+from tidegate.runtime.live_settings import SectionsSource
 from tidegate.runtime.loop_watchdog import LoopWatchdog
 from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.service import ServiceSpec
@@ -35,18 +36,29 @@ EXIT_GRACE_S = 15.0
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-def run_service(spec: ServiceSpec, config: object, settings: Settings, *, index: int = 0) -> int:
+def run_service(
+    spec: ServiceSpec,
+    config: object,
+    settings: Settings,
+    *,
+    index: int = 0,
+    sections: SectionsSource | None = None,
+) -> int:
     """Run one service until it drains; returns the exit code.
+
+    ``sections``: where it finds changed sections of its run file.
 
     A process that should end and does not is ended by the kernel (SIGALRM), for which it needs neither a thread nor
     memory: one that could start no thread for want of memory waits for it without end.
     """
     instead = spec.instead(config, settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(instead or _run(spec, config, settings, index=index))
+        return runner.run(instead or _run(spec, config, settings, index=index, sections=sections))
 
 
-async def _run(spec: ServiceSpec, config: object, settings: Settings, *, index: int) -> int:
+async def _run(
+    spec: ServiceSpec, config: object, settings: Settings, *, index: int, sections: SectionsSource | None
+) -> int:
     drain, clock = Drain(), SystemClock()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -67,6 +79,7 @@ async def _run(spec: ServiceSpec, config: object, settings: Settings, *, index: 
         open_server=lambda registrations, meter: RpcServer(registrations, accepted, meter=meter),
         record_usage=partial(_record_usage, watchdog),
         on_built=partial(_on_built, watchdog),
+        sections=sections,
     )
     limiting = asyncio.create_task(_limit_drain(drain, settings.drain_timeout_s))
     try:

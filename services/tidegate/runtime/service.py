@@ -13,6 +13,7 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
+from tidegate.runtime.live_settings import LiveSettings
 from tidegate.runtime.rpc import Registration
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import Telemetry
@@ -58,7 +59,11 @@ class Channels:
 
 @dataclass(frozen=True, slots=True)
 class ServiceContext:
-    """The context that a service is built with: its identity, its settings and its connections."""
+    """The context that a service is built with: its identity, its settings and its connections.
+
+    ``live``: the sections of the run file that may change while it runs; those of ``settings`` are the ones it started
+    with.
+    """
 
     service: str
     instance: str
@@ -73,6 +78,7 @@ class ServiceContext:
     drain: Drain
     log: structlog.stdlib.BoundLogger
     channels: Channels
+    live: LiveSettings
 
     def channel(self, service: str, index: int = 0) -> grpc.aio.Channel:
         """The shared, reconnecting channel to another service."""

@@ -123,7 +123,7 @@ class TaskQueue:
         # The newest task a trajectory arrived from: everything before it was delivered.
         self.arrived_seq = 0
         self._source = source
-        self._mix = MixCounts(context.stats, tasks_max=ceiling.max_in_flight() + ceiling.max_running)
+        self._mix = MixCounts(context.stats, tasks_max=_tasks_max(ceiling))
         self._ceiling = ceiling
         self._limits = effective_limits(ceiling, journal.limits)
         # A pause or a tighter limit may have been published before this queue first started.
@@ -177,6 +177,12 @@ class TaskQueue:
             self._show_counts(snapshot)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), timeout=TICK_S)
+
+    def change_ceiling(self, ceiling: Limits) -> None:
+        """The run file's limits changed. Lower ones hold from now on; wider ones once admission publishes them."""
+        self._ceiling = ceiling
+        self._mix.tasks_max = _tasks_max(ceiling)
+        self._take_limits(effective_limits(ceiling, self.journal.limits))
 
     def wake(self) -> None:
         """Something changed that a decision depends on."""
@@ -376,9 +382,16 @@ class TaskQueue:
             self.context.log.warning("limits_refused", error=str(error))
             self.context.stats.add(statistics.LIMITS_REFUSED)
             return
-        limits = effective_limits(self._ceiling, published)
+        self._take_limits(effective_limits(self._ceiling, published))
+
+    def _take_limits(self, limits: Limits) -> None:
         if limits != self._limits:
             self._limits = limits
             self.journal.keep_limits(limits)
             self.context.log.info("limits_changed", **msgspec.structs.asdict(limits))
             self.wake()
+
+
+def _tasks_max(ceiling: Limits) -> int:
+    """As many tasks as can be in flight."""
+    return ceiling.max_in_flight() + ceiling.max_running

@@ -1,13 +1,15 @@
 """The entry point of the task queue: what is built before its loops run."""
 
+from functools import partial
 from pathlib import Path
 
-from tidegate.core.admission import Limits
 from tidegate.core.curriculum import Curriculum
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.config import Settings
+from tidegate.runtime.live_settings import run_file_limits
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
+from tidegate.runtime.settings_loop import follow_settings
 from tidegate.runtime.task_secret import read_task_secret
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE, Dataset, open_dataset
@@ -32,12 +34,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     """
     settings = context.settings
     workload = _workload(settings)
-    ceiling = Limits(
-        max_lag=settings.staleness.max_lag,
-        batch_size=settings.batch_size,
-        max_running=settings.max_running,
-        paced=settings.staleness.pacing,
-    )
+    ceiling = run_file_limits(settings, context.live.staleness)
     check_limits(ceiling, group_size=workload.group_size)
     data = Path(settings.data_dir) / "data"
     if workload.kind == "group":
@@ -62,6 +59,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         ceiling=ceiling,
         secret=read_task_secret(settings),
     )
+    context.live.on_change(lambda: queue.change_ceiling(run_file_limits(settings, context.live.staleness)))
     sweep = Sweep(queue)
     loops: dict[str, Loop] = {
         "policy_watch": policy.run,
@@ -70,6 +68,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         "outcomes": queue.outcomes,
         "admit": queue.admit,
         "sweep": sweep.run,
+        "settings": partial(follow_settings, context),
     }
     if config.evaluation_every_versions:
         loops["evaluation"] = Evaluation(queue).run

@@ -27,7 +27,7 @@ class MixCounts:
     def __init__(self, stats: StatsBoard, *, tasks_max: int) -> None:
         """``tasks_max``: as many tasks as can be in flight; an older one's bin is taken from its outcome."""
         self._stats = stats
-        self._tasks_max = tasks_max
+        self.tasks_max = tasks_max
         self._labels = Labels()
         # A task that never reached the store has an outcome without a bin: only the queue knows its bin.
         self._bins: dict[int, str] = {}
@@ -39,7 +39,7 @@ class MixCounts:
             self._stats.add(
                 statistics.ADMITTED_IN_BIN.member(self._labels.of(task.curriculum_bin)), task.num_samples
             )
-        while len(self._bins) > self._tasks_max:
+        while len(self._bins) > self.tasks_max:
             del self._bins[next(iter(self._bins))]
 
     def ended(self, outcomes: Iterable[Outcome]) -> None:

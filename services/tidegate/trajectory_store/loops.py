@@ -23,7 +23,6 @@ from tidegate.core.batching import Drop
 from tidegate.core.errors import NotFoundError, TidegateError, UnavailableError
 from tidegate.core.ids import task_of
 from tidegate.core.records import DROP_REASONS
-from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.consumer import Consumer, Delivery
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
@@ -211,9 +210,6 @@ class ExpiryLoop:
         self._config = config
         self._store = store
         self._policy = policy
-        self._limits = StalenessLimits(
-            max_lag=context.settings.staleness.max_lag, max_age_s=context.settings.staleness.max_age_s
-        )
 
     async def run(self) -> None:
         """Look once a period until draining."""
@@ -223,7 +219,7 @@ class ExpiryLoop:
                 self._store.ledger.note_head(self._policy.head.version)
             try:
                 await self._expire_leases()
-                self._store.expire(self._limits, now_s=context.clock.now_s())
+                self._store.expire(context.live.limits(), now_s=context.clock.now_s())
                 self._store.tidy(now_s=context.clock.now_s())
             except UnavailableError as error:
                 context.log.warning("disk_not_writable", error=str(error))

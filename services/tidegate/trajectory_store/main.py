@@ -1,8 +1,11 @@
 """How the trajectory store is put together."""
 
+from functools import partial
+
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
+from tidegate.runtime.settings_loop import follow_settings
 from tidegate.runtime.task_secret import read_task_secret
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.loops import DrainLoop, ExpiryLoop, IntakeLoop, ReportLoop
@@ -48,7 +51,7 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
         replay=replay,
         task_secret=task_secret,
     )
-    servicer = TrajectoryStoreServicer(store, context.clock)
+    servicer = TrajectoryStoreServicer(store, context.clock, budget=context.live.limits)
     policy = PolicyWatch(context)
 
     async def close() -> None:
@@ -61,6 +64,7 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
             "policy": policy.run,
             "report": ReportLoop(context, store).run,
             "drain": DrainLoop(context, servicer).run,
+            "settings": partial(follow_settings, context),
         },
         servicers=[servicer.registration()],
         close=close,

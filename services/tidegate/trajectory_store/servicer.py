@@ -1,7 +1,7 @@
 """The gRPC service of the store. Long polls wait here; all state is in ``store``."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -13,7 +13,7 @@ from tidegate.core.audit import LedgerTotals
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason
-from tidegate.core.staleness import Fresh, StalenessLimits
+from tidegate.core.staleness import Fresh, StalenessLimits, tighter
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.rpc import Registration
 from tidegate.runtime.threads import iterate_in_thread
@@ -91,9 +91,13 @@ class _TakesBatch(Protocol[TakenT_co]):
 class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
     """The store as a gRPC service."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        """``stop_waiting`` ends the long polls when the service drains."""
+    def __init__(self, store: Store, clock: Clock, *, budget: Callable[[], StalenessLimits]) -> None:
+        """``budget``: in force here at the moment; no batch is judged by a wider one, whatever a learner asks for.
+
+        ``stop_waiting`` ends the long polls when the service drains.
+        """
         self._store = store
+        self._budget = budget
         self._clock = clock
         self._opening_rate = OpeningRate()
         self._draining = False
@@ -178,7 +182,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
     ) -> BatchT | None:
         """What ``take`` gives, tried again after each change until the request's wait is over; None without a batch."""
         version = version_from_proto(request.version)
-        limits = StalenessLimits(max_lag=request.max_lag, max_age_s=request.max_age_s)
+        asked = StalenessLimits(max_lag=request.max_lag, max_age_s=request.max_age_s)
         deadline_s = self._deadline_s(request.max_wait_s)
         while True:
             arrived = self._store.arrived.listen()
@@ -189,7 +193,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
                 take(
                     version,
                     batch_size=request.batch_size,
-                    limits=limits,
+                    limits=tighter(asked, self._budget()),
                     learner_id=request.learner_id,
                     now_s=self._clock.now_s(),
                 )

@@ -72,7 +72,7 @@ SERVICES: Mapping[str, ServicePermissions] = {
     "weight_distribution": ServicePermissions(publish=("ver.*",), follow=("ver.*",), read=("POLICY",)),
     "admission": ServicePermissions(
         publish=("ctl.*",),
-        events=("limits", "slo", "pause"),
+        events=("limits", "pause", "settings", "slo"),
         follow=("ver.*",),
         read=("CONTROL", "POLICY"),
         bound="TASKS",

@@ -18,7 +18,11 @@ from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.main import build
 from tidegate.catalogue import admission as statistics
 from tidegate.core.admission import RUN_ENDS, Flow, Limits
+from tidegate.core.scaling import ScalingConfig
+from tidegate.core.slo_catalogue import SloConfig, SlosConfig
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.config import StalenessConfig
+from tidegate.runtime.live_settings import LiveSections
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_reports import publish_stats
 from tidegate.wire.clients.admission import AdmissionClient
@@ -253,3 +257,18 @@ async def test_limits_return_after_the_broker_died(
         num_before = len(heard)
         await until(lambda: len(heard) > num_before)
         assert context.stats.value(statistics.DECISIONS) > 0
+
+
+async def test_a_changed_run_file_is_published_at_once_and_declares_its_objectives(
+    make: Callable[[], ServiceContext], heard: list[Limits]
+) -> None:
+    context = make()
+    async with running(build, CONFIG, context):
+        await until(lambda: RUN_FILE in heard)
+        slos = SlosConfig(waste_ratio=SloConfig(bound=0.5))
+        context.live.take(LiveSections(StalenessConfig(max_lag=5), slos, ScalingConfig(max_replicas=3)))
+        await until(lambda: heard[-1].max_lag == 5)
+        bounds = {verdict.slo.name: verdict.slo.bound for verdict in await client(context).slos()}
+        assert (bounds["lag_max"], bounds["waste_ratio"]) == (5, 0.5)
+        context.live.take(LiveSections(StalenessConfig(max_lag=0), slos, ScalingConfig()))
+        await until(lambda: heard[-1].max_lag == 0)

@@ -23,6 +23,7 @@ from tests.unit.trajectory_store.replay.building import UNITS, N, T, replay_conf
 from tidegate.core.audit import ReplayTotals, replay_problems
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import PolicyVersion
+from tidegate.core.staleness import StalenessLimits
 from tidegate.learner import main
 from tidegate.learner.algorithm import ALGORITHMS, AlgorithmEntry
 from tidegate.learner.checkpoint import checkpoints_in, sampled_units
@@ -86,7 +87,12 @@ class ReplayWorld:
             self.folder / "store", run_id=settings.run, config=self.config, now_s=now_s, replay=plan
         )
         self.server.callback(self.store.close)
-        server = RpcServer([TrajectoryStoreServicer(self.store, SystemClock()).registration()], accepted())
+        staleness = settings.staleness
+        limits = StalenessLimits(max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
+        server = RpcServer(
+            [TrajectoryStoreServicer(self.store, SystemClock(), budget=lambda: limits).registration()],
+            accepted(),
+        )
         await server.start(settings.addresses["trajectory_store"][0])
         self.server.push_async_callback(server.stop, grace_s=0.0)
 

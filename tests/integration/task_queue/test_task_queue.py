@@ -22,7 +22,8 @@ from tidegate.core.ids import task_id, trajectory_at
 from tidegate.core.records import Task
 from tidegate.runtime.board_metrics import readings
 from tidegate.runtime.bus import Bus
-from tidegate.runtime.config import DatasetConfig, Settings, WorkloadConfig
+from tidegate.runtime.config import DatasetConfig, Settings, StalenessConfig, WorkloadConfig
+from tidegate.runtime.live_settings import LiveSections
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_reports import publish_stats
 from tidegate.runtime.streams import Stored
@@ -279,6 +280,25 @@ async def test_limits_that_cannot_be_read_delay_admission_for_a_bounded_time(
     async with running(build, CONFIG, stage.context()):
         await stage.announce(0)
         assert len(await stage.taker.take(2)) == 2
+
+
+async def test_a_lower_budget_holds_at_once_and_a_wider_one_once_admission_publishes_it(stage: Stage) -> None:
+    def budget(max_lag: int) -> LiveSections:
+        return LiveSections(StalenessConfig(max_lag=max_lag))
+
+    async with running(build, CONFIG, stage.context()) as context:
+        await stage.announce(0)
+        assert len(await stage.taker.take(2)) == 2
+        context.live.take(budget(2))
+        await stage.send_limits(Limits(max_lag=2, batch_size=2, max_running=8))
+        assert len(await stage.taker.take(4)) == 4, "(2 + 1) batches in all"
+        context.live.take(budget(1))
+        context.live.take(budget(3))
+        await stage.send_limits(Limits(max_lag=1, batch_size=2, max_running=8))
+        assert await stage.taker.take_whatever_comes(for_s=0.3) == [], "admission has not widened it yet"
+        await stage.send_limits(Limits(max_lag=9, batch_size=2, max_running=8))
+        assert len(await stage.taker.take(2)) == 2, "never beyond its own run file, whatever is published"
+        assert await stage.taker.take_whatever_comes(for_s=0.3) == []
 
 
 async def test_retired_run_admits_no_more_and_drops_unarrived_trajectories(stage: Stage) -> None:

@@ -31,7 +31,8 @@ from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import DROP_REASONS, Trajectory
 from tidegate.core.staleness import Fresh, Lineage
 from tidegate.runtime.bus import Bus
-from tidegate.runtime.config import TelemetryConfig
+from tidegate.runtime.config import StalenessConfig, TelemetryConfig
+from tidegate.runtime.live_settings import LiveSections
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import open_telemetry
 from tidegate.trajectory_store import servicer
@@ -387,6 +388,20 @@ async def test_stale_trajectories_are_dropped_without_a_lease_request(
         assert await peers.lease(at(5), max_wait_s=0.0) is None
         await peers.send(peers.trajectory("t-1", version=at(0)))
         await until(lambda: peers.context.stats.value(statistics.DROPPED_BECAUSE.member("stale")) == 1)
+
+
+async def test_no_batch_is_leased_beyond_the_stores_own_budget_whatever_a_learner_asks(peers: Peers) -> None:
+    own = peers.context.live.sections
+    peers.context.live.take(LiveSections(StalenessConfig(max_lag=1)))
+    await peers.send(peers.trajectory("t-1", version=at(0)))
+    assert await peers.lease(at(2), max_wait_s=0.0) is None, "its budget was lowered before the learner's"
+    await peers.send(peers.trajectory("t-2", version=at(1)))
+    batch = await peers.leased(at(2))
+    assert [item.trajectory_id for item in batch.trajectories] == ["t-2.0"]
+    peers.context.live.take(own)
+    await peers.commit(batch, at(2))
+    totals, _ = await peers.client.read_ledger(at=None)
+    assert totals.budgets.widest == 1, "judged by the budget in force when it was leased"
 
 
 async def test_full_store_leaves_messages_in_the_stream_until_a_gradient_frees_capacity(

@@ -30,6 +30,7 @@ from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import LongTailConfig, Settings, WorkloadConfig
 from tidegate.runtime.drain import Drain
+from tidegate.runtime.live_settings import LiveSections, LiveSettings
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_board import StatsBoard
@@ -156,6 +157,7 @@ class Harness:
                     instance="actor-0",
                     index=0,
                     channel=_no_channel,
+                    live=LiveSettings(LiveSections(settings.staleness)),
                 ),
             ),
         )

@@ -96,3 +96,15 @@ def test_a_learner_that_restarted_counts_no_burst() -> None:
             platform.started_at_s, platform.trained = 20.0, 1e9
         platform.second()
     assert platform.steering.statistics()[statistics.GOODPUT] == 40.0
+
+
+def test_a_changed_budget_is_in_force_at_once_and_the_search_begins_again_at_it() -> None:
+    fixed = Platform(ResponseConfig())
+    fixed.steering.change_budget(2, now_s=0.0)
+    assert fixed.steering.action().max_lag == 2
+    searching = Platform(ResponseConfig(goodput=GoodputConfig(enabled=True)))
+    searching.steering.change_budget(9, now_s=0.0)
+    assert searching.steering.action().max_lag == 9
+    searching.steering.change_budget(1, now_s=0.0)
+    searching.second()
+    assert searching.steering.action().max_lag <= 1

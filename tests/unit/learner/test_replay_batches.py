@@ -55,7 +55,7 @@ def sample_of(made: list[tuple[list[PolicyVersion], float]]) -> ReplaySample:
 
 def supply(limits: StalenessLimits) -> ReplaySupply:
     store = TrajectoryStoreClient.__new__(TrajectoryStoreClient)  # never called
-    return ReplaySupply(store, batch_size=4, limits=limits, units_per_trajectory=8)
+    return ReplaySupply(store, batch_size=4, budget=lambda: limits, units_per_trajectory=8)
 
 
 @given(rows, st.integers(0, 60), st.floats(1.0, 200.0))

@@ -16,7 +16,6 @@ from tidegate.core.errors import UnknownVersionError
 from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.long_tail import Cut, PublishRate, RolloutUnderWay, decide_rollout
 from tidegate.core.records import Task
-from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
 
@@ -64,8 +63,6 @@ class DeadlineWatch:
         self._control = control
         self._predictions = predictions
         self._config = context.settings.long_tail
-        staleness = context.settings.staleness
-        self._limits = StalenessLimits(max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
         self._rate = PublishRate()
         self._tasks: dict[TaskId, Task] = {}
         self._generated: dict[TaskId, RolloutStatus] = {}
@@ -129,7 +126,7 @@ class DeadlineWatch:
             decision = decide_rollout(
                 RolloutUnderWay(elapsed_s=elapsed_s, lag=lag),
                 self._predictions.seconds(self._tasks[rollout.task_id]),
-                limits=self._limits,
+                limits=self._context.live.limits(),
                 versions_per_s=versions_per_s,
                 finish_chance_min=self._config.finish_chance_min,
             )

@@ -30,7 +30,6 @@ from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TaskId
 from tidegate.core.records import Task
-from tidegate.core.staleness import StalenessLimits
 from tidegate.runtime.races import run_until
 from tidegate.runtime.service import ServiceContext
 
@@ -65,8 +64,6 @@ class EpisodeRunner:
         self._served_policy = served_policy
         self._slots = slots
         self._latency = context.settings.workload.latency_by_bin()
-        staleness = context.settings.staleness
-        self._limits = StalenessLimits(max_lag=staleness.max_lag, max_age_s=staleness.max_age_s)
         self._early_stop = EarlyStopCheck(context)
         self._time_accounting = time_accounting
         self._tokens = TokenCounts(context.stats)
@@ -121,7 +118,12 @@ class EpisodeRunner:
         if progress is None or head is None:
             return fresh(capped, now_s=now_s)
         resumed = resume(
-            progress, capped, head=head, tree=self._served_policy.tree, limits=self._limits, now_s=now_s
+            progress,
+            capped,
+            head=head,
+            tree=self._served_policy.tree,
+            limits=self._context.live.limits(),
+            now_s=now_s,
         )
         context.stats.add(statistics.TOKENS_RESUMED, resumed.tokens_resumed)
         context.stats.add(statistics.TOKENS_LOST, resumed.tokens_lost)

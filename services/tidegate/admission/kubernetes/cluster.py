@@ -63,7 +63,6 @@ class ClusterLoop:
         """``api`` is closed by the caller."""
         self._context, self._admission, self._config = context, admission, config
         self._access, self._api = access, api
-        self._ranks = access.ranks_actors and admission.scaling.config.deletion_cost
         self._election = Election(api, access, lease_s=config.lease_s)
         self._events = EventWriter(api, access)
         self._reporter = StatusReporter(api, access, status_s=config.status_s)
@@ -84,6 +83,9 @@ class ClusterLoop:
         self._step: int | None = None
         self._led = False
         self._unreachable = False
+
+    def _ranks(self) -> bool:
+        return self._access.ranks_actors and self._admission.scaling.config.deletion_cost
 
     async def run(self) -> None:
         """Run rounds until draining; then release the Lease, so that the next admission need not wait for it."""
@@ -211,7 +213,7 @@ class ClusterLoop:
         if pods is not None:
             self._pods = pods
         self._conflicts = tuple(await self._autoscalers()) if scaling.config.mode == "controller" else ()
-        if leads and pods is not None and self._ranks:
+        if leads and pods is not None and self._ranks():
             await self._rank()
 
     async def _autoscalers(self) -> list[str]:
@@ -277,7 +279,7 @@ class ClusterLoop:
         wanted = max(0, made.replicas - cluster.fixed)
         if wanted == target.spec.replicas:
             return
-        if wanted < target.spec.replicas and self._ranks:
+        if wanted < target.spec.replicas and self._ranks():
             await self._rank()  # so that the actors with the least work are deleted
         name = target.metadata.name
         self._set_scale(msgspec.structs.replace(self._scale_seen, writing=wanted))
@@ -354,7 +356,7 @@ class ClusterLoop:
             scale_owner=self._scale_seen.by,
             conflicts=self._conflicts,
             denied=self._failures.get("patch the scale", ""),
-            beyond=beyond_run_file(run, self._context.settings.staleness.max_lag, scaling.run_file),
+            beyond=beyond_run_file(run, self._context.live.staleness.max_lag, scaling.run_file),
             completed=run is not None and is_completed(run, version_step=self._step or 0),
         )
 

@@ -17,6 +17,7 @@ from tidegate.cli.audit import one_line
 from tidegate.cli.up.view import clock, number
 from tidegate.core.audit import Audit
 from tidegate.core.errors import CorruptionError, TidegateError
+from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.session import RunOutcome, RunSession
 from tidegate.runtime.files import replace_file
 
@@ -132,9 +133,7 @@ def summarise(
         mean_return=values.get(learner_stats.MEAN_RETURN),
         evaluation_return=values.get(actor_stats.EVALUATION_RETURN),
         solved_share=values.get("solved_share"),
-        lag=lag_summary(accounting.ledger.trained_by_lag, max_lag=session.plan.file.staleness.max_lag)
-        if accounting
-        else None,
+        lag=_lags(accounting, session.plan) if accounting else None,
         audit=accounting.audit if accounting is not None else None,
         audit_line=audit_line,
         restarts={name: count for name, count in outcome.restarts.items() if count},
@@ -144,6 +143,14 @@ def summarise(
         notes=notes,
         verifier_problem=outcome.verifier_problem,
         values=values,
+    )
+
+
+def _lags(accounting: RunAccounting, plan: RunPlan) -> LagSummary | None:
+    """Against the widest budget that was in force: a running platform takes over another one."""
+    widest = accounting.audit.max_lag
+    return lag_summary(
+        accounting.ledger.trained_by_lag, max_lag=plan.file.staleness.max_lag if widest is None else widest
     )
 
 

@@ -157,7 +157,7 @@ def _gradient(row: int, height: int) -> str:
 
 
 def _staleness(live: LiveRun, values: dict[str, float]) -> list[Text]:
-    budget = live.plan.file.staleness.max_lag
+    budget = int(values.get(learner_stats.BUDGET_MAX_LAG, live.plan.file.staleness.max_lag))
     worst = values.get(learner_stats.LAG_LAST_MAX, 0.0)
     filled, empty = bar(worst / budget if budget else 0.0, width=24)
     style = GOOD if worst <= budget * 0.75 else WARN if worst <= budget else BAD

@@ -14,6 +14,7 @@ from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import Task, VersionSpan
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.runtime.config import LongTailConfig, StalenessConfig
+from tidegate.runtime.live_settings import LiveSections, LiveSettings
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext
 
@@ -42,8 +43,8 @@ class Harness:
         self.control = EngineControl()
         self.predictions = Predictions(config)
         self.head = SimpleNamespace(head=None)
-        settings = SimpleNamespace(long_tail=config, staleness=StalenessConfig(max_lag=max_lag))
-        context = SimpleNamespace(settings=settings, clock=self.clock)
+        live = LiveSettings(LiveSections(StalenessConfig(max_lag=max_lag)))
+        context = SimpleNamespace(settings=SimpleNamespace(long_tail=config), clock=self.clock, live=live)
         self.watch = DeadlineWatch(
             cast("ServiceContext", cast("Any", context)),
             cast("PolicyWatch", cast("Any", self.head)),

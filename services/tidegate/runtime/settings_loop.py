@@ -1,0 +1,59 @@
+"""The loop by which a running service takes over changed sections of its run file (``runtime.live_settings``).
+
+Consumes the file that its process was started with: ``run.json`` of a run folder, or the mounted ``run.yaml``, which
+the kubelet replaces up to two minutes after the ConfigMap. Produces the new sections, a line in the log, and an event
+on EVENTS where the service tells operators (admission). Waits for time. A document that a run could not start with is
+refused with its sentence, counted and logged, and the sections before it stay in force.
+"""
+
+import asyncio
+from typing import Any
+
+import msgspec
+
+from tidegate.catalogue import process
+from tidegate.core.errors import TidegateError
+from tidegate.runtime.files import LOOK_PERIOD_S
+from tidegate.runtime.live_settings import LiveSections
+from tidegate.runtime.service import ServiceContext
+
+EVENT = "settings"
+
+
+async def follow_settings(context: ServiceContext, *, tells: bool = False) -> None:
+    """Look at the file once a period until draining; ``tells``: publish an event for each change."""
+    live, drain = context.live, context.drain
+    if live.source is None:
+        await drain.wait()
+        return
+    while not await drain.sleep(LOOK_PERIOD_S):
+        if not live.source.changed():
+            continue
+        before = live.sections
+        try:
+            changed = live.take(await asyncio.to_thread(live.source.read))
+        except TidegateError as error:
+            context.stats.add(process.SETTINGS_REFUSED)
+            context.log.warning("settings_refused", error=str(error))
+            continue
+        if not changed:
+            continue
+        context.stats.add(process.SETTINGS_CHANGED)
+        told = changes(before, live.sections, changed)
+        context.log.info("settings_changed", **told)
+        if tells:
+            try:
+                await context.bus.event(EVENT, told)
+            except TidegateError as error:  # the log has it, too
+                context.log.warning("settings_event_lost", error=str(error))
+
+
+def changes(before: LiveSections, now: LiveSections, names: list[str]) -> dict[str, Any]:
+    """The sections that changed: what each field of theirs that differs was and is."""
+    told: dict[str, Any] = {}
+    for name in names:
+        old, new = (msgspec.to_builtins(getattr(each, name)) for each in (before, now))
+        told[name] = {
+            key: {"was": old.get(key), "is": value} for key, value in new.items() if value != old.get(key)
+        }
+    return told
