@@ -16,6 +16,7 @@ import msgspec
 
 from tidegate.launch.run_plan import REPLICAS_MAX, RunFile
 from tidegate.launch.services import SERVICES, config_type
+from tidegate.launch.short_forms import SHORT_FIELDS
 from tidegate.runtime.instances import REPLICATED
 
 CHART = Path(__file__).resolve().parent.parent / "helm" / "tidegate"
@@ -30,6 +31,9 @@ def run_file_schema() -> tuple[Schema, dict[str, Schema]]:
     kinds = [RunFile, *(config_type(service) for service in SERVICES)]
     references, definitions = msgspec.json.schema_components(kinds, ref_template="#/$defs/run.{name}")
     named = {f"run.{name}": cast("Schema", schema) for name, schema in definitions.items()}
+    for kind, field in SHORT_FIELDS:
+        properties = named[f"run.{kind}"]["properties"]
+        properties[field] = _or_text(properties[field])
     run = dict(named[_name(references[0])])
     properties = dict(run["properties"])
     for service, reference in zip(SERVICES, references[1:], strict=True):
@@ -46,6 +50,18 @@ def run_file_schema() -> tuple[Schema, dict[str, Schema]]:
     run["properties"] = properties
     del named[_name(references[0])]
     return run, named
+
+
+def _or_text(schema: Schema) -> Schema:
+    """A field that also takes a text; of a mapping each value does."""
+    values = schema.get("additionalProperties")
+    if isinstance(values, dict):
+        return {**schema, "additionalProperties": _or_text(cast("Schema", values))}
+    default = {"default": schema["default"]} if "default" in schema else {}
+    return {
+        "anyOf": [{"type": "string"}, {key: each for key, each in schema.items() if key != "default"}],
+        **default,
+    }
 
 
 def build() -> Schema:

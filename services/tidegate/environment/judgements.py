@@ -5,16 +5,15 @@ Without numpy and without IO: the child processes of own code import it, and sta
 
 import inspect
 import numbers
-import os
 import traceback
 from collections.abc import Mapping
 from decimal import Decimal
-from types import TracebackType
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
 from tidegate.environment.tasks.port import Score
+from tidegate.runtime.own_code.loading import place_of
 
 # Of a message, and of a traceback: both travel in frames and stand in logs.
 MESSAGE_CHARS_MAX = 300
@@ -103,18 +102,9 @@ def failure_of_exception(error: BaseException, *, file: str = "", where: str = "
     return failed_at(
         type(error).__name__,
         _message_of(error),
-        where=_place_of(error, file=file) or where,
+        where=place_of(error, file=file) or where,
         trace=_trace_of(error),
     )
-
-
-def shown_path(file: str) -> str:
-    """A path as a person reads it: relative below the working directory, else as it is."""
-    try:
-        relative = os.path.relpath(file)
-    except (OSError, ValueError):  # the working directory was deleted
-        return file
-    return file if relative.startswith(os.pardir) else relative
 
 
 def _number_of(value: object, what: str) -> float:
@@ -187,21 +177,3 @@ def _trace_of(error: BaseException) -> str:
     except BaseException:  # formatting calls the user's code, and may run out of memory or stack as that did
         return ""
     return text if len(text) <= TRACEBACK_CHARS_MAX else f"…{text[-TRACEBACK_CHARS_MAX:]}"
-
-
-def _place_of(error: BaseException, *, file: str) -> str:
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{shown_path(error.filename)}:{error.lineno or 0}"
-    frames = list(_frames(error.__traceback__))
-    inner = [frame for frame in reversed(frames) if not frame[0].startswith("<frozen")]
-    named = next((frame for frame in inner if frame[0] == file), inner[0] if inner else None)
-    return f"{shown_path(named[0])}:{named[1]} in {named[2]}" if named else ""
-
-
-def _frames(trace: TracebackType | None) -> list[tuple[str, int, str]]:
-    found: list[tuple[str, int, str]] = []
-    while trace is not None:
-        code = trace.tb_frame.f_code
-        found.append((code.co_filename, trace.tb_lineno, code.co_name))
-        trace = trace.tb_next
-    return found

@@ -10,9 +10,12 @@ from tidegate.environment.config import EnvironmentConfig, times_of
 from tidegate.environment.conversations.tools import Conditions, Tools
 from tidegate.environment.describing import Describe, EnvironmentAnswer, describe_in
 from tidegate.environment.failures import FailureReports
+from tidegate.environment.judgements import VerifierFailed
 from tidegate.environment.loops import ScoreLoop, SweepLoop
+from tidegate.environment.own_code.blocking_episodes import BlockingEpisodes
+from tidegate.environment.own_code.episodes import OwnEpisodes
 from tidegate.environment.own_code.pool import OwnCodeSettings
-from tidegate.environment.own_code.tasks import OwnTasks
+from tidegate.environment.own_code.tasks import OwnTasks, own_task_of
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.sandbox.port import IsolatedSandbox, Sandbox
 from tidegate.environment.sandbox.registry import open_sandbox
@@ -20,7 +23,8 @@ from tidegate.environment.scoring import Scorer
 from tidegate.environment.servicer import EnvironmentServicer
 from tidegate.environment.session_envs import make_session_env
 from tidegate.environment.sessions import SessionLimits, SessionTable
-from tidegate.environment.state import TASK, ScoreCache
+from tidegate.environment.state import TASK, AnsweredProblem, ScoreCache
+from tidegate.environment.tasks.port import Problem
 from tidegate.environment.tasks.registry import get_task
 from tidegate.environment.verifiers.port import Verifier
 from tidegate.environment.verifiers.registry import make_verifier
@@ -31,8 +35,7 @@ async def build(context: ServiceContext, config: EnvironmentConfig) -> ServicePa
     """Assemble the service and load the verifiers. Without text work it serves sessions and the description.
 
     Raises:
-        ConfigError: a verifier can never score, as it is configured.
-        NotFoundError: the run asks for an unknown text task.
+        ConfigError: a verifier can never score, as it is configured, or there is no such text task.
     """
     data = Path(context.settings.data_dir) / "data"
     return await assemble(context, config, describe=describe_in(data))
@@ -41,18 +44,13 @@ async def build(context: ServiceContext, config: EnvironmentConfig) -> ServicePa
 async def assemble(context: ServiceContext, config: EnvironmentConfig, *, describe: Describe) -> ServiceParts:
     """The parts of the service around ``describe``, which opens the run's environment."""
     settings = context.settings
-    own_tasks = OwnTasks(
-        OwnCodeSettings(
-            num_processes=config.verifier_processes,
-            deadline_s=config.score_deadline_s,
-            start_deadline_s=config.verifier_start_deadline_s,
-            memory_bytes=config.verifier_memory_bytes,
-        )
-    )
-    if settings.workload.kind == "text":
-        get_task(settings.workload.env)
-        if TASK in config.weights():
-            await own_tasks.pool_of(settings.workload.env)
+    is_text = settings.workload.kind == "text"
+    bounds = _bounds(config)
+    own = own_task_of(settings.workload.env, folder=settings.files_dir) if is_text else None
+    own_tasks = OwnTasks(bounds, own=own)
+    plays = settings.workload.turns_max > 1
+    if is_text and TASK in config.weights() and not plays:
+        await own_tasks.pool_of(settings.workload.env)
     scorer = Scorer(
         get_task,
         ScoreCache(num_max=config.cache_entries),
@@ -68,15 +66,25 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         environ=os.environ,
         log=context.log,
     )
+    reports = FailureReports(context.stats, context.log, on_error=config.on_error)
+    episodes = OwnEpisodes(own, bounds, report=partial(_report_turn, reports)) if own and plays else None
     try:
-        verifiers = await _verifiers(config, sandbox)
+        if episodes is not None:
+            await episodes.start()
+        verifiers = await _verifiers(config, sandbox, folder=settings.files_dir)
     except TidegateError:
         await own_tasks.close()
+        if episodes is not None:
+            await episodes.close()
         raise
-    reports = FailureReports(context.stats, context.log, on_error=config.on_error)
     rewards = Rewards(scorer, verifiers, config, reports, seed=settings.seed)
     sessions = SessionTable(
-        partial(make_session_env, allowed_modules=config.session_envs, tools=_tools(config, sandbox=sandbox)),
+        partial(
+            make_session_env,
+            allowed_modules=config.session_envs,
+            tools=_tools(config, sandbox=sandbox),
+            own={} if episodes is None else {episodes.env_id: BlockingEpisodes(episodes)},
+        ),
         SessionLimits(
             max_sessions=config.max_sessions,
             idle_s=config.session_idle_s,
@@ -88,7 +96,7 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
     )
     description = EnvironmentAnswer(settings.workload, describe, context.log)
     loops: dict[str, Loop] = {"sweep": SweepLoop(context, sessions, idle_s=config.session_idle_s).run}
-    if settings.workload.kind == "text":
+    if is_text:
         score = ScoreLoop(context, config, rewards)
         loops |= {"score": score.run, "heartbeat": score.heartbeat}
 
@@ -97,19 +105,41 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         await sessions.close_all()
         sandbox.close()
         await own_tasks.close()
+        if episodes is not None:
+            await episodes.close()
         await _close(verifiers)
 
     servicer = EnvironmentServicer(rewards, sessions, description, on_error=config.on_error)
     return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
 
 
-async def _verifiers(config: EnvironmentConfig, sandbox: IsolatedSandbox) -> dict[str, Verifier]:
+def _bounds(config: EnvironmentConfig) -> OwnCodeSettings:
+    return OwnCodeSettings(
+        num_processes=config.verifier_processes,
+        deadline_s=config.score_deadline_s,
+        start_deadline_s=config.verifier_start_deadline_s,
+        memory_bytes=config.verifier_memory_bytes,
+    )
+
+
+def _report_turn(reports: FailureReports, failed: VerifierFailed, problem: Problem, text: str) -> None:
+    """A conversation that failed in a turn, counted as a failure of the task's own verdict."""
+    reports.judged({TASK: [failed]}, [AnsweredProblem(problem, text)])
+
+
+async def _verifiers(
+    config: EnvironmentConfig, sandbox: IsolatedSandbox, *, folder: str
+) -> dict[str, Verifier]:
     """The run's verifiers, started, so that a ready service can score; on an error the sandbox is closed too."""
     verifiers: dict[str, Verifier] = {}
     try:
         for name, section in config.verifiers.items():
             verifiers[name] = make_verifier(
-                section, environ=os.environ, isolated=_isolated(sandbox), limits=config.sandbox
+                section,
+                environ=os.environ,
+                isolated=_isolated(sandbox),
+                limits=config.sandbox,
+                folder=folder,
             )
             await verifiers[name].start()
     except TidegateError:

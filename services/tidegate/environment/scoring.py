@@ -110,21 +110,26 @@ class Scorer:
             NotFoundError: there is no such text task.
             ConfigError: it is a task of one's own, and cannot be loaded.
         """
-        task = self._task_of(env_id)
+        task = None if self._own is not None and self._own.holds(env_id) else self._task_of(env_id)
         judgements: list[Judgement | None] = [self._cache.get(env_id, answer) for answer in answers]
         missing = [index for index, judgement in enumerate(judgements) if judgement is None]
         self.cache_hits_total += len(answers) - len(missing)
-        pool = await self._own.pool_of(env_id) if self._own is not None and missing else None
-        if pool is not None:
-            fresh = await asyncio.gather(*(self._asked(pool, answers[index]) for index in missing))
-        else:
-            # In sequence anyway: asyncio tasks would only add cost.
-            fresh = [await self._judged(task, answers[index]) for index in missing]
+        fresh = await self._fresh(env_id, task, [answers[index] for index in missing]) if missing else []
         for index, judgement in zip(missing, fresh, strict=True):
             judgements[index] = judgement
             if isinstance(judgement, Score):
                 self._cache.put(env_id, answers[index], judgement)
         return [judgement for judgement in judgements if judgement is not None]
+
+    async def _fresh(
+        self, env_id: str, task: TextTask | None, answers: Sequence[AnsweredProblem]
+    ) -> list[Judgement]:
+        pool = None if self._own is None else await self._own.pool_of(env_id)
+        if pool is not None:
+            return await asyncio.gather(*(self._asked(pool, answer) for answer in answers))
+        assert task is not None, "the run's own task has a pool"
+        # In sequence anyway: asyncio tasks would only add cost.
+        return [await self._judged(task, answer) for answer in answers]
 
     async def _judged(self, task: TextTask, answer: AnsweredProblem) -> Judgement:
         async def ask() -> Judgement:

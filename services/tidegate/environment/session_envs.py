@@ -7,6 +7,7 @@ that only scores stays small.
 
 import importlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -192,31 +193,78 @@ class GymnasiumEnv:
         self._env.close()
 
 
-class TextEnv:
-    """A conversation, or a text task as a conversation of one turn."""
+class Episodes(Protocol):
+    """What begins the episodes of a text task."""
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the same seed, problem and turns give the same episode."""
+        ...
+
+    def problem(self, seed: int) -> Problem:
+        """The training problem that belongs to a seed.
+
+        Raises:
+            RecordError: this task has no problems without a dataset.
+        """
+        ...
+
+    def begin(self, problem: Problem, seed: int) -> Conversation:
+        """An episode."""
+        ...
+
+    def end(self, episode: Conversation) -> None:
+        """Release what an episode holds."""
+        ...
+
+
+class PackageEpisodes:
+    """Of a task of this package: a conversation, or a text task as a conversation of one turn."""
 
     def __init__(self, env_id: str, tools: Tools) -> None:
         """``env_id`` names a text task; ``tools`` are those of its conversations."""
         self._tools = tools
         self._task: TextTask = TASKS[env_id]
         self._dialogue = CONVERSATIONS.get(env_id)
+
+    @property
+    def deterministic(self) -> bool:
+        """Defined by the conversation."""
+        return self._dialogue is None or self._dialogue.deterministic
+
+    def problem(self, seed: int) -> Problem:
+        """The first of the problems as the seed orders them."""
+        return self._task.problems("train", seed=seed)[0]
+
+    def begin(self, problem: Problem, seed: int) -> Conversation:
+        """An episode about ``problem``."""
+        if self._dialogue is None:
+            return SingleTurn(self._task, problem)
+        return self._dialogue.begin(problem, seed=seed, tools=self._tools)
+
+    def end(self, episode: Conversation) -> None:
+        """Nothing to release."""
+
+
+class TextEnv:
+    """Episodes of a text task."""
+
+    def __init__(self, episodes: Episodes) -> None:
+        """``episodes``: begins them."""
+        self._episodes = episodes
         self._episode: Conversation | None = None
         self._problem = Problem("", "", "", "")
         self._exchange: list[str] = []
 
     @property
     def deterministic(self) -> bool:
-        """Whether the same actions give the same episode: defined by the conversation."""
-        return self._dialogue is None or self._dialogue.deterministic
+        """Whether the same actions give the same episode."""
+        return self._episodes.deterministic
 
     def reset(self, *, seed: int, problem: Problem | None) -> str:
         """Begin an episode about ``problem``, or about the training problem that belongs to ``seed``; its opening."""
-        self._problem = problem or self._task.problems("train", seed=seed)[0]
-        self._episode = (
-            SingleTurn(self._task, self._problem)
-            if self._dialogue is None
-            else self._dialogue.begin(self._problem, seed=seed, tools=self._tools)
-        )
+        self._problem = problem or self._episodes.problem(seed)
+        self._episode = self._episodes.begin(self._problem, seed)
         self._exchange = []
         return self._episode.opening
 
@@ -240,20 +288,30 @@ class TextEnv:
         )
 
     def close(self) -> None:
-        """Nothing to release."""
+        """End the episode."""
+        if self._episode is not None:
+            self._episodes.end(self._episode)
 
 
-def make_session_env(env_id: str, *, allowed_modules: Sequence[str], tools: Tools = NO_TOOLS) -> SessionEnv:
+def make_session_env(
+    env_id: str,
+    *,
+    allowed_modules: Sequence[str],
+    tools: Tools = NO_TOOLS,
+    own: Mapping[str, Episodes] = MappingProxyType({}),
+) -> SessionEnv:
     """A text task by its name, or one of Gymnasium's environments.
 
     ``allowed_modules`` names the environments outside of Gymnasium's registry that a call may open; ``tools`` is what
-    conversations are given.
+    conversations are given; ``own``: the run's own conversation by its name.
 
     Raises:
         NotFoundError: there is no such environment, or it would import a module that is not allowed.
     """
+    if env_id in own:
+        return TextEnv(own[env_id])
     if env_id in TASKS:
-        return TextEnv(env_id, tools)
+        return TextEnv(PackageEpisodes(env_id, tools))
     if ":" in env_id and env_id not in allowed_modules:
         raise NotFoundError(
             f"Environment {env_id[:64]!r} may not be opened by a call",

@@ -1,5 +1,6 @@
 """Preparation of a run before its services start: datasets as JSON lines, and the folder of a pretrained model."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,12 +8,16 @@ from pathlib import Path
 import msgspec
 
 from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.environment.own_code.rows import RowsQuestion, write_rows
+from tidegate.environment.own_code.tasks import own_task_of
 from tidegate.environment.tasks.port import dataset_rows
 from tidegate.environment.tasks.registry import get_task
+from tidegate.launch.inherited_environment import inherited
 from tidegate.launch.run_plan import RunPlan
 from tidegate.models.model_folder import CACHE_DIR, check_files, pretrained_folder
 from tidegate.models.smollm2 import SMOLLM2, smollm2_folder
 from tidegate.runtime.files import replace_file
+from tidegate.runtime.own_code.references import OwnReference
 from tidegate.runtime.parent_death import dies_with_this_process
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE
 from tidegate.task_queue.dataset_import import import_dataset
@@ -33,16 +38,19 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
     workload = plan.file.workload
     if workload.kind != "text":
         return
-    try:
-        task = get_task(workload.env)
-    except NotFoundError as error:
-        raise ConfigError(f"workload.env: {error.what}", fix=error.fix) from error
-    import_dataset(workload.dataset, folder)
+    own = own_task_of(workload.env, folder=plan.file.files_dir)
+    import_dataset(workload.dataset, folder, files_dir=plan.file.files_dir)
     folder.mkdir(parents=True, exist_ok=True)
+    if own is not None:
+        _write_own(plan, own, folder)
+        return
     encoder = msgspec.json.Encoder()
     try:
         rows_by_file = dataset_rows(
-            task, seed=plan.file.seed, num_demonstrations=NUM_DEMONSTRATIONS, bins=workload.bins
+            get_task(workload.env),
+            seed=plan.file.seed,
+            num_demonstrations=NUM_DEMONSTRATIONS,
+            bins=workload.bins,
         )
     except NotFoundError as error:
         raise ConfigError(f"workload.bins: {error.what}", fix=error.fix) from error
@@ -52,6 +60,31 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
         brought = bool(workload.dataset.path) and name in (TRAIN_FILE, HELD_OUT_FILE)
         if not path.exists() and not brought:
             replace_file(path, encoder.encode_lines(rows))
+
+
+def _write_own(plan: RunPlan, own: OwnReference, folder: Path) -> None:
+    """The rows of a user's task; its code is asked at every start, so that a mistake in it is known before.
+
+    Raises:
+        ConfigError: it cannot be loaded, has no usable problems, or no episodes where the run has several turns.
+    """
+    workload = plan.file.workload
+    question = RowsQuestion(
+        own,
+        folder=str(folder.resolve()),
+        seed=plan.file.seed,
+        num_demonstrations=NUM_DEMONSTRATIONS,
+        bins=workload.bins,
+        has_dataset=bool(workload.dataset.path),
+    )
+    deadline_s = plan.services["environment"].verifier_start_deadline_s
+    written = write_rows(question, environ=inherited(os.environ, plan.file.pass_env), deadline_s=deadline_s)
+    if workload.turns_max > 1 and not written.is_conversation:
+        raise ConfigError(
+            f"{workload.env} has no episodes of several turns",
+            why=f"workload.turns_max is {workload.turns_max}, and it has no method begin",
+            fix="define begin(problem, seed), or set workload.turns_max to 1",
+        )
 
 
 def prepare_model(plan: RunPlan) -> None:

@@ -26,4 +26,7 @@ def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
     raw = parse_yaml(text, source=str(path))
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} holds no settings", fix="start from runs/cartpole.yaml")
-    return parse_plan(apply_overrides(cast("dict[str, Any]", raw), overrides), source=str(path))
+    document = apply_overrides(cast("dict[str, Any]", raw), overrides)
+    # Written out, so that the services, a resumed run and a fork find the same files.
+    document["files_dir"] = str((path.parent / str(document.get("files_dir") or "")).resolve())
+    return parse_plan(document, source=str(path))

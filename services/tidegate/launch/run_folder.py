@@ -291,6 +291,7 @@ def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
         data_dir=str(folder.resolve()),
         task_secret_path=str(folder.resolve() / TASK_SECRET) if record.task_secret else "",
         credentials_dir=str(folder.resolve() / CREDENTIALS),
+        files_dir=file.files_dir,
     )
 
 

@@ -12,6 +12,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.launch.cross_checks import check_plan
 from tidegate.launch.run_plan import REPLICAS_MAX, RunFile, RunPlan
 from tidegate.launch.services import SERVICES, config_type
+from tidegate.launch.short_forms import expand_short_forms
 from tidegate.launch.validation_errors import explain_validation
 from tidegate.runtime.instances import REPLICATED
 
@@ -26,6 +27,10 @@ def parse_plan(raw: dict[str, Any], *, source: str) -> RunPlan:
     Raises:
         ConfigError: a key, type, range or combination is wrong; ``source`` names its origin.
     """
+    try:
+        raw = expand_short_forms(raw)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error.what}", why=error.why, fix=error.fix) from error
     file = parse_shared(raw, source=source)
     services: dict[str, Any] = {}
     replicas: dict[str, int] = {}

@@ -41,7 +41,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``until``: the target of the run, as for ``--until``; empty runs until stopped. ``drain_timeout_s``: seconds a
     service has to finish what it holds. ``broker_port``: 0 takes a free one. ``pass_env``: environment variables of
     your shell that all processes of `tidegate up` inherit, besides those that programs and libraries read and those
-    that a service's own section names (a judge's key).
+    that a service's own section names (a judge's key). ``files_dir``: the folder of the files that a run file names
+    (own code, datasets); relative to the run file, whose own folder it is by default.
     """
 
     run: RunName
@@ -60,6 +61,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_timeout_s: PositiveSeconds = 10.0
     broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     pass_env: tuple[str, ...] = ()
+    files_dir: str = ""
 
 
 class RunPlan(msgspec.Struct, frozen=True):

@@ -322,7 +322,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``task_secret_path``: the file with the secret of tasks (``runtime.task_secret``), which the task queue and the
     trajectory store read; empty: tasks are not signed. ``listen``: host:port to listen on if other services know
     another address (a pod). ``instance``: the name of this instance if no supervisor numbers instances (a pod's name);
-    empty: its number.
+    empty: its number. ``files_dir``: the folder of the files that the run file names; empty: the working directory.
     """
 
     run: RunId
@@ -348,3 +348,4 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     task_secret_path: str = ""
     listen: str = ""
     instance: str = ""
+    files_dir: str = ""

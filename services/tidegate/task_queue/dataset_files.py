@@ -42,7 +42,7 @@ def read_rows(
     if not path.exists():
         raise ConfigError(
             f"Dataset {path} is not there",
-            fix="correct workload.dataset.path; it is relative to where the run starts",
+            fix="correct workload.dataset.path; it is beside the run file, or relative to where the run starts",
         )
     found = _format_of(path) if kind == "auto" else kind
     for file in _saved_files(path, split) if found == "datasets" else _files_of(path, found):

@@ -13,6 +13,7 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.config import DatasetConfig
+from tidegate.runtime.own_code.references import find_path
 from tidegate.task_queue.dataset import (
     DIGEST_BYTES,
     HELD_OUT_FILE,
@@ -27,8 +28,10 @@ _encode = msgspec.json.Encoder().encode
 _DEFAULTS = DatasetConfig()
 
 
-def import_dataset(config: DatasetConfig, folder: Path) -> None:
+def import_dataset(config: DatasetConfig, folder: Path, *, files_dir: str = "") -> None:
     """Write ``train.jsonl``, and ``heldout.jsonl`` where anything is held out; nothing without a ``path``.
+
+    ``files_dir``: where paths begin, before the working directory.
 
     Raises:
         ConfigError: a file is missing or malformed, or a row is no problem; it names the file, the row and what to do.
@@ -38,15 +41,16 @@ def import_dataset(config: DatasetConfig, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if config.held_out_path or config.held_out_split:
         path, split = config.held_out_path or config.path, config.held_out_split or config.split
-        _write(folder, config, path=path, split=split, into=HELD_OUT_FILE)
-    _write(folder, config, path=config.path, split=config.split, into=TRAIN_FILE)
+        _write(folder, config, path=find_path(path, folder=files_dir), split=split, into=HELD_OUT_FILE)
+    path = find_path(config.path, folder=files_dir)
+    _write(folder, config, path=path, split=config.split, into=TRAIN_FILE)
 
 
-def _write(folder: Path, config: DatasetConfig, *, path: str, split: str, into: str) -> None:
+def _write(folder: Path, config: DatasetConfig, *, path: Path, split: str, into: str) -> None:
     """One source into one file; a share that is held out of it goes into the other. Whole or not at all."""
     share = config.held_out_share
     named = _columns(config)
-    rows = read_rows(Path(path), kind=config.format, split=split, columns=list(named.values()))
+    rows = read_rows(path, kind=config.format, split=split, columns=list(named.values()))
     problems = _problems(rows, named)
     unfinished = {name: folder / f"{name}.new" for name in ((HELD_OUT_FILE, into) if share else (into,))}
     files = {name: place.open("wb") for name, place in unfinished.items()}

@@ -38,7 +38,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     check_limits(ceiling, group_size=workload.group_size)
     data = Path(settings.data_dir) / "data"
     if workload.kind == "group":
-        import_dataset(settings.workload.dataset, data)
+        import_dataset(settings.workload.dataset, data, files_dir=settings.files_dir)
     prompts = open_dataset(data / TRAIN_FILE) if workload.kind == "group" else None
     if config.evaluation_every_versions and workload.kind == "group":
         _check_held_out(data / HELD_OUT_FILE, brought=bool(settings.workload.dataset.path))

@@ -57,6 +57,8 @@ _STREAMS_BY_TOKEN = {
 # Subjects outside of a run: a connection's own inbox.
 REPLIES = "replies"
 
+# What the broker allows in neither; a run has one environment, so two names cannot become one.
+_NO_WORD = re.compile(r"[^A-Za-z0-9_:=-]")
 RUN_ID_PATTERN = re.compile(r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")
 
 
@@ -126,7 +128,7 @@ class Topology(msgspec.Struct, frozen=True):
 
     def rollouts(self, environment: str) -> str:
         """Subject of unscored rollouts of one environment."""
-        return f"tg.{self.run_id}.roll.{environment}"
+        return f"tg.{self.run_id}.roll.{_word(environment)}"
 
     def trajectories(self, shard: int) -> str:
         """Subject of scored trajectories of one store shard."""
@@ -235,7 +237,7 @@ class Topology(msgspec.Struct, frozen=True):
 
     def rollout_durable(self, environment: str) -> DurableName:
         """The consumer of ROLLOUTS that the workers of one environment share."""
-        return DurableName(self.stream("ROLLOUTS"), f"environments-{environment}")
+        return DurableName(self.stream("ROLLOUTS"), f"environments-{_word(environment)}")
 
     def trajectory_durable(self, shard: int) -> DurableName:
         """The consumer of TRAJECTORIES that one store shard reads."""
@@ -267,3 +269,8 @@ class Topology(msgspec.Struct, frozen=True):
             ack_wait_s=ack_wait_s,
             max_ack_pending=4096,
         )
+
+
+def _word(environment: str) -> str:
+    """An environment's name as one part of a subject and of a consumer's name: ``my_task.py:Reverse`` has a dot."""
+    return _NO_WORD.sub("_", environment)

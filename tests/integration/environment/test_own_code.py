@@ -76,19 +76,31 @@ REWARDS = {
 UNLOADABLE = {
     "syntax error": ("def score(prompt\n", "score", r"SyntaxError at \S*own\.py:1"),
     "import error": (
-        "import no_such_module\n",
+        "import no_such_module\ndef score(p, c, a): return 1\n",
         "score",
         r"ModuleNotFoundError at \S*own\.py:1 in <module>: No mod",
     ),
-    "raises": ("x = 1\nx.no\n", "score", r"AttributeError at \S*own\.py:2 in <module>"),
-    "exits": ("raise SystemExit(2)\n", "score", r"SystemExit at \S*own\.py:1 in <module>: 2"),
-    "ends": ("import os\nos._exit(2)\n", "score", "it ended its process with exit code 2"),
+    "raises": (
+        "x = 1\nx.no\ndef score(p, c, a): return 1\n",
+        "score",
+        r"AttributeError at \S*own\.py:2 in <module>",
+    ),
+    "exits": (
+        "raise SystemExit(2)\ndef score(p, c, a): return 1\n",
+        "score",
+        r"SystemExit at \S*own\.py:1 in <module>: 2",
+    ),
+    "ends": (
+        "import os\nos._exit(2)\ndef score(p, c, a): return 1\n",
+        "score",
+        "it ended its process with exit code 2",
+    ),
     "hangs": (
-        "import time\ntime.sleep(60)\n",
+        "import time\ntime.sleep(60)\ndef score(p, c, a): return 1\n",
         "score",
         r"it was not loaded within 2 s, at \S*own\.py:2 in <module>",
     ),
-    "no such name": ("def reward(p, c, a): return 1\n", "score", "has no 'score'. name one of: reward"),
+    "no such name": ("def reward(p, c, a): return 1\n", "score", "defines no 'score'. name one of: reward"),
     "no function": ("score = 1\n", "score", "is no function. it is int"),
     "wrong signature": (
         "def score(completion): return 1\n",

@@ -1,8 +1,9 @@
 """The program that runs a user's scoring code: one question at a time, until its input ends or the worker kills it.
 
-Usage: ``python -m tidegate.environment.own_code.child REFERENCE WORKER_PID MEMORY_BYTES``. Questions come on standard
-input and answers leave on standard output, as frames; both are moved away before the code is loaded, which then reads
-nothing and prints to standard error.
+Usage: ``python -m tidegate.environment.own_code.child REFERENCE_JSON WORKER_PID MEMORY_BYTES``. Questions come on
+standard input and answers leave on standard output, as frames; both are moved away before the code is loaded, which
+then reads nothing and prints to standard error. Episodes of conversations are kept until their end; the worker closes
+those that nobody continues.
 """
 
 import faulthandler
@@ -26,13 +27,21 @@ from tidegate.environment.own_code.messages import (
     HEAD,
     QUESTION_BYTES_MAX,
     Answer,
+    BeginQuestion,
+    EndQuestion,
     Failed,
+    Question,
     Ready,
+    Replied,
+    ReplyQuestion,
     Scored,
     ScoreQuestion,
     frame,
 )
-from tidegate.environment.own_code.references import OwnFunction, absolute_file, load
+from tidegate.environment.own_code.own_conversation import OwnConversation
+from tidegate.environment.own_code.own_task import OwnTask, load_task
+from tidegate.environment.tasks.port import Score
+from tidegate.runtime.own_code.references import OwnReference
 from tidegate.runtime.parent_death import guard
 
 # The worker asks by it where the code hangs, before it kills the process.
@@ -41,7 +50,8 @@ SHOW_STACK = signal.SIGUSR1
 
 def main() -> int:
     """Serve one reference."""
-    reference, worker_pid, memory_bytes = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    reference = msgspec.json.decode(sys.argv[1], type=OwnReference)
+    worker_pid, memory_bytes = int(sys.argv[2]), int(sys.argv[3])
     questions, answers = _own_pipes()
     if not guard(worker_pid, signal.SIGKILL):
         return 1
@@ -49,15 +59,16 @@ def main() -> int:
     faulthandler.enable()
     faulthandler.register(SHOW_STACK)
     try:
-        function = load(reference)
+        task = load_task(reference)
     except BaseException as error:  # loading runs the user's code
         _send(answers, _not_loaded(error, reference))
         return 1
-    _send(answers, Ready(function.where))
+    _send(answers, Ready(task.where, task.is_conversation, task.is_deterministic))
     pid = os.getpid()
-    decoder = msgspec.msgpack.Decoder(ScoreQuestion)
+    decoder: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
+    episodes: dict[str, OwnConversation] = {}
     while data := _read(questions):
-        answer = _answer(function, decoder.decode(data))
+        answer = _answer(task, episodes, decoder.decode(data))
         if os.getpid() != pid:
             os._exit(1)  # a copy of this process that the code forked and let return
         _send(answers, answer)
@@ -93,21 +104,41 @@ def _send(answers: BinaryIO, answer: Answer) -> None:
     answers.flush()
 
 
-def _answer(function: OwnFunction, question: ScoreQuestion) -> Answer:
+def _answer(task: OwnTask, episodes: dict[str, OwnConversation], question: Question) -> Answer:
     try:
-        value = function.call(question.problem, question.completion)
-        score = score_of(value)
+        match question:
+            case ScoreQuestion(problem, completion):
+                return _scored(score_of(task.call(problem, completion)))
+            case BeginQuestion(episode, problem, seed):
+                episodes[episode] = task.begin(problem, seed=seed)
+                return Replied(episodes[episode].opening)
+            case ReplyQuestion(episode, text):
+                return _replied(episodes, episode, text)
+            case EndQuestion(episode):
+                episodes.pop(episode, None)
+                return Replied("")
     except NoScoreError as error:
-        return _failed(failed_at(error.kind, str(error), where=function.where))
+        return _failed(failed_at(error.kind, str(error), where=task.where))
     except (
         BaseException
     ) as error:  # the code is the user's: SystemExit and KeyboardInterrupt are its mistakes too
-        return _raised(error, function)
+        return _raised(error, task)
+
+
+def _replied(episodes: dict[str, OwnConversation], episode: str, text: str) -> Replied:
+    turn = episodes[episode].reply(text)
+    if turn.done:
+        del episodes[episode]
+    score = None if turn.score is None else _scored(score_of(turn.score))
+    return Replied(turn.observation, score, turn.truncated, turn.tools)
+
+
+def _scored(score: Score) -> Scored:
     return Scored(score.reward, score.components, score.log)
 
 
-def _raised(error: BaseException, function: OwnFunction) -> Failed:
-    failed = _failed(failure_of_exception(error, file=function.file, where=function.where))
+def _raised(error: BaseException, task: OwnTask) -> Failed:
+    failed = _failed(failure_of_exception(error, file=task.file, where=task.where))
     if isinstance(error, TidegateError):
         return msgspec.structs.replace(failed, retryable=error.retryable, retry_after_s=error.retry_after_s)
     if isinstance(error, MemoryError):  # perhaps of what earlier calls left: a new process has all of it
@@ -115,10 +146,10 @@ def _raised(error: BaseException, function: OwnFunction) -> Failed:
     return failed
 
 
-def _not_loaded(error: BaseException, reference: str) -> Failed:
+def _not_loaded(error: BaseException, reference: OwnReference) -> Failed:
     if isinstance(error, TidegateError):
         return Failed(str(error)[:1000], type(error).__name__, "", "")
-    return _failed(failure_of_exception(error, file=absolute_file(reference)))
+    return _failed(failure_of_exception(error, file=reference.source))
 
 
 def _failed(failed: VerifierFailed) -> Failed:

@@ -9,6 +9,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from tidegate.environment.conversations.port import ToolUse
 from tidegate.environment.judgements import (
     COMPONENT_CHARS_MAX,
     COMPONENTS_MAX,
@@ -20,22 +21,51 @@ from tidegate.environment.tasks.port import Problem
 HEAD = struct.Struct("<I")
 ANSWER_BYTES_MAX = 1 << 20
 QUESTION_BYTES_MAX = 1 << 28
+# Of one reply of a conversation: a policy's context holds far less.
+OBSERVATION_CHARS_MAX = 1 << 17
+TOOLS_MAX = 64
 
 _Line = Annotated[str, msgspec.Meta(max_length=1000)]
 _Name = Annotated[str, msgspec.Meta(max_length=COMPONENT_CHARS_MAX)]
 
 
-class ScoreQuestion(msgspec.Struct, frozen=True, array_like=True):
+class ScoreQuestion(msgspec.Struct, frozen=True, array_like=True, tag="score"):
     """A completion to score."""
 
     problem: Problem
     completion: str
 
 
+class BeginQuestion(msgspec.Struct, frozen=True, array_like=True, tag="begin"):
+    """Begin an episode."""
+
+    episode: str
+    problem: Problem
+    seed: int
+
+
+class ReplyQuestion(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
+    """Take a turn of an episode."""
+
+    episode: str
+    text: str
+
+
+class EndQuestion(msgspec.Struct, frozen=True, array_like=True, tag="end"):
+    """Forget an episode."""
+
+    episode: str
+
+
+Question: TypeAlias = ScoreQuestion | BeginQuestion | ReplyQuestion | EndQuestion
+
+
 class Ready(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
     """The code is loaded; ``where`` the function is defined."""
 
     where: _Line
+    is_conversation: bool = False
+    is_deterministic: bool = True
 
 
 class Scored(msgspec.Struct, frozen=True, array_like=True, tag="scored"):
@@ -44,6 +74,15 @@ class Scored(msgspec.Struct, frozen=True, array_like=True, tag="scored"):
     reward: float
     components: Annotated[dict[_Name, float], msgspec.Meta(max_length=COMPONENTS_MAX)]
     log: Annotated[str, msgspec.Meta(max_length=LOG_CHARS_MAX)]
+
+
+class Replied(msgspec.Struct, frozen=True, array_like=True, tag="replied"):
+    """The next observation of an episode; ``score`` with its last turn."""
+
+    observation: Annotated[str, msgspec.Meta(max_length=OBSERVATION_CHARS_MAX)]
+    score: Scored | None = None
+    truncated: bool = False
+    tools: Annotated[tuple[ToolUse, ...], msgspec.Meta(max_length=TOOLS_MAX)] = ()
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
@@ -58,10 +97,10 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     spent: bool = False
 
 
-Answer: TypeAlias = Ready | Scored | Failed
+Answer: TypeAlias = Ready | Scored | Replied | Failed
 
 
-def frame(message: ScoreQuestion | Answer) -> bytes:
+def frame(message: Question | Answer) -> bytes:
     """A message with its length."""
     data = msgspec.msgpack.encode(message)
     return HEAD.pack(len(data)) + data

@@ -14,9 +14,10 @@ import msgspec
 
 from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
 from tidegate.environment.judgements import Judgement, VerifierFailed, failed_at
-from tidegate.environment.own_code.messages import Answer, Failed, Ready, Scored, ScoreQuestion
+from tidegate.environment.own_code.messages import Answer, Failed, Ready, Replied, Scored, ScoreQuestion
 from tidegate.environment.own_code.process import ChildProcess, EndedError, LateError
 from tidegate.environment.tasks.port import Problem, Score
+from tidegate.runtime.own_code.references import OwnReference
 from tidegate.runtime.retrying import Backoff
 
 # Between two starts of a process that ends without an answer.
@@ -43,9 +44,9 @@ class _ProcessSlot:
 
 
 class OwnCodePool:
-    """Scores by one reference, ``my_task.py:score``; the processes are started by ``start``."""
+    """Scores by one piece of own code; the processes are started by ``start``."""
 
-    def __init__(self, reference: str, settings: OwnCodeSettings) -> None:
+    def __init__(self, reference: OwnReference, settings: OwnCodeSettings) -> None:
         self._reference = reference
         self._settings = settings
         self._idle: asyncio.LifoQueue[_ProcessSlot] = asyncio.LifoQueue()
@@ -64,7 +65,9 @@ class OwnCodePool:
         failed = await self._load(first)
         if failed is not None:
             raise ConfigError(
-                f"{self._reference} cannot be loaded", why=failed, fix="correct it, then start the run again"
+                f"{self._reference.written} cannot be loaded",
+                why=failed,
+                fix="correct it, then start the run again",
             )
         self._idle.put_nowait(first)
         for _ in range(self._settings.num_processes - 1):
@@ -124,7 +127,7 @@ class OwnCodePool:
             except TimeoutError:
                 if self._num_starting >= self._settings.num_processes and self._why_not_started:
                     raise UnavailableError(
-                        f"No process of {self._reference} starts", why=self._why_not_started
+                        f"No process of {self._reference.written} starts", why=self._why_not_started
                     ) from None
                 continue
             if slot.child is not None and slot.child.is_alive:
@@ -204,5 +207,5 @@ def _judgement(answer: Answer) -> Judgement:
                 retryable=answer.retryable,
                 retry_after_s=answer.retry_after_s,
             )
-        case Ready():
+        case Ready() | Replied():
             return failed_at("RecordError", "its process answered out of turn")

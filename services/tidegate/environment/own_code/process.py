@@ -17,9 +17,8 @@ from typing import cast
 import msgspec
 
 from tidegate.core.errors import DeadlineError, RecordError, UnavailableError
-from tidegate.environment.judgements import shown_path
-from tidegate.environment.own_code.messages import ANSWER_BYTES_MAX, HEAD, Answer, ScoreQuestion, frame
-from tidegate.environment.own_code.references import absolute_file
+from tidegate.environment.own_code.messages import ANSWER_BYTES_MAX, HEAD, Answer, Question, frame
+from tidegate.runtime.own_code.references import OwnReference, shown_path
 
 CHILD = "tidegate.environment.own_code.child"
 # Of what the code prints, the end is kept: it holds the stack of a process that crashed or hangs.
@@ -110,19 +109,22 @@ class ChildProcess:
         self._file = file
 
     @classmethod
-    async def start(cls, reference: str, *, memory_bytes: int, environ: Mapping[str, str]) -> "ChildProcess":
+    async def start(
+        cls, reference: OwnReference, *, memory_bytes: int, environ: Mapping[str, str]
+    ) -> "ChildProcess":
         """Start the program; its first answer tells whether the code could be loaded."""
         loop = asyncio.get_running_loop()
         transport, pipes = await loop.subprocess_exec(
             _Pipes,
-            *(sys.executable, "-m", CHILD, reference, str(os.getpid()), str(memory_bytes)),
+            *(sys.executable, "-m", CHILD, msgspec.json.encode(reference).decode()),
+            *(str(os.getpid()), str(memory_bytes)),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
             start_new_session=True,
             env={name: value for name, value in environ.items() if not name.startswith(PLATFORM_VARIABLES)},
         )
-        return cls(transport, pipes, file=absolute_file(reference))
+        return cls(transport, pipes, file=reference.source)
 
     @property
     def is_alive(self) -> bool:
@@ -133,7 +135,7 @@ class ChildProcess:
         """What it says once its code is loaded. Raises as ``ask``."""
         return await self._answered(b"", deadline_s=deadline_s)
 
-    async def ask(self, question: ScoreQuestion, *, deadline_s: float) -> Answer:
+    async def ask(self, question: Question, *, deadline_s: float) -> Answer:
         """The answer to a question; after any error the process must be closed, as its next answer may be to this.
 
         Raises:

@@ -4,16 +4,32 @@ import asyncio
 
 from tidegate.core.errors import ConfigError
 from tidegate.environment.own_code.pool import OwnCodePool, OwnCodeSettings
-from tidegate.environment.tasks.registry import IN_PROCESS, get_task
+from tidegate.environment.tasks.registry import IN_PROCESS, TASKS, get_task
+from tidegate.runtime.own_code.references import OwnReference, resolve
+
+
+def own_task_of(env_id: str, *, folder: str) -> OwnReference | None:
+    """Where a run's task of its own is; None for a task of this package. ``folder``: of the run file.
+
+    Raises:
+        ConfigError: there is no task of this name, in this package or elsewhere.
+    """
+    return None if env_id in TASKS else resolve(env_id, kind="tasks", folder=folder, known=TASKS)
 
 
 class OwnTasks:
-    """Pools by environment, at most one for each registered task; ``close`` ends them."""
+    """Pools by environment, at most one for each registered task and for the run's own; ``close`` ends them."""
 
-    def __init__(self, settings: OwnCodeSettings) -> None:
+    def __init__(self, settings: OwnCodeSettings, *, own: OwnReference | None = None) -> None:
+        """``own``: the run's own task, the only one that is loaded by its reference: calls name no code."""
         self._settings = settings
+        self._own = own
         self._pools: dict[str, OwnCodePool] = {}
         self._turn = asyncio.Lock()
+
+    def holds(self, env_id: str) -> bool:
+        """Whether it is the run's own task."""
+        return self._own is not None and env_id == self._own.written
 
     async def pool_of(self, env_id: str) -> OwnCodePool | None:
         """The pool of a task; None for a task of this package, which needs none.
@@ -26,7 +42,7 @@ class OwnTasks:
             return None
         async with self._turn:
             if env_id not in self._pools:
-                pool = OwnCodePool(_reference_of(env_id), self._settings)
+                pool = OwnCodePool(self._reference_of(env_id), self._settings)
                 await pool.start()
                 self._pools[env_id] = pool
             return self._pools[env_id]
@@ -36,14 +52,15 @@ class OwnTasks:
         for pool in self._pools.values():
             await pool.close()
 
-
-def _reference_of(env_id: str) -> str:
-    """The class of a task, which the child makes an object of."""
-    kind = type(get_task(env_id))
-    if "<locals>" in kind.__qualname__:
-        raise ConfigError(
-            f"Task {env_id!r} cannot be scored in a process of its own",
-            why=f"its class {kind.__qualname__} is defined in a function",
-            fix="define the class at the top of its module",
-        )
-    return f"{kind.__module__}:{kind.__qualname__}"
+    def _reference_of(self, env_id: str) -> OwnReference:
+        """Of the run's own task; of a registered one its class, which the child makes an object of."""
+        if self._own is not None and self.holds(env_id):
+            return self._own
+        kind = type(get_task(env_id))
+        if "<locals>" in kind.__qualname__:
+            raise ConfigError(
+                f"Task {env_id!r} cannot be scored in a process of its own",
+                why=f"its class {kind.__qualname__} is defined in a function",
+                fix="define the class at the top of its module",
+            )
+        return OwnReference(env_id, kind.__module__, kind.__qualname__)

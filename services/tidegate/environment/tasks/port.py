@@ -40,15 +40,11 @@ class Demonstration(msgspec.Struct, frozen=True, omit_defaults=True):
     exchanges: tuple[tuple[str, str], ...] = ()
 
 
-class TextTask(Protocol):
-    """One verifiable task. Everything is a pure function of its arguments, in any process."""
+class ProblemSource(Protocol):
+    """What prompts and demonstrations come from. Everything is a pure function of its arguments, in any process."""
 
     def problems(self, split: Split, *, seed: int) -> Sequence[Problem]:
         """All problems of a split, shuffled by ``seed``; which split a problem is in never depends on the seed."""
-        ...
-
-    def score(self, problem: Problem, completion: str) -> Score:
-        """The verdict on a completion. Total: any text has a score."""
         ...
 
     def demonstrations(self, *, seed: int, count: int) -> Sequence[Demonstration]:
@@ -56,8 +52,16 @@ class TextTask(Protocol):
         ...
 
 
+class TextTask(ProblemSource, Protocol):
+    """One verifiable task. Everything is a pure function of its arguments, in any process."""
+
+    def score(self, problem: Problem, completion: str) -> Score:
+        """The verdict on a completion. Total: any text has a score."""
+        ...
+
+
 def dataset_rows(
-    task: TextTask, *, seed: int, num_demonstrations: int, bins: Sequence[str] = ()
+    task: ProblemSource, *, seed: int, num_demonstrations: int, bins: Sequence[str] = ()
 ) -> dict[str, list[dict[str, Any]]]:
     """What a run reads of a task, by file name: rows to be written as JSON lines by the preparation of the run folder.
 

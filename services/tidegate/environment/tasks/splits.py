@@ -6,9 +6,11 @@ A fifth is held out, chosen by digest: the same in every process, run and order.
 import hashlib
 import random
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from tidegate.environment.tasks.port import Demonstration, Problem, Split
 
+T = TypeVar("T")
 HELDOUT_SHARE = 0.2
 _DIGEST_BYTES = 8
 
@@ -40,6 +42,6 @@ def right_answers(problems: Sequence[Problem], *, count: int) -> list[Demonstrat
     ]
 
 
-def repeated(problems: Sequence[Problem], *, count: int) -> list[Problem]:
-    """``count`` problems, all different until every one was used."""
-    return [problems[index % len(problems)] for index in range(count)]
+def repeated(items: Sequence[T], *, count: int) -> list[T]:
+    """``count`` problems or demonstrations, all different until every one was used."""
+    return [items[index % len(items)] for index in range(count)]

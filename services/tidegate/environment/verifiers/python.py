@@ -4,14 +4,20 @@ from tidegate.environment.judgements import Judgement
 from tidegate.environment.own_code.pool import OwnCodePool, OwnCodeSettings
 from tidegate.environment.tasks.port import Problem
 from tidegate.environment.verifiers.settings import PythonSettings
+from tidegate.runtime.own_code.references import resolve
 
 
 class PythonVerifier:
     """Fulfils ``port.Verifier``."""
 
-    def __init__(self, settings: PythonSettings) -> None:
+    def __init__(self, settings: PythonSettings, *, folder: str) -> None:
+        """``folder``: of the run file.
+
+        Raises:
+            ConfigError: there is no such code.
+        """
         self._pool = OwnCodePool(
-            settings.reference,
+            resolve(settings.reference, kind="verifiers", folder=folder),
             OwnCodeSettings(
                 num_processes=settings.processes,
                 deadline_s=settings.deadline_s,

@@ -22,13 +22,15 @@ def make_verifier(
     environ: Mapping[str, str],
     isolated: Callable[[], Sandbox],
     limits: SandboxLimits,
+    folder: str = "",
 ) -> Verifier:
     """The verifier of a section.
 
     ``environ`` holds the key that the section names; ``isolated`` starts the sandbox, ``limits`` are those of one run.
+    ``folder``: of the run file, where own code is looked for.
 
     Raises:
-        ConfigError: the key is not set, or what the verifier is built on is not installed.
+        ConfigError: the key is not set, or what the verifier is built on is not installed, or there is no such code.
     """
     match settings:
         case JudgeSettings():
@@ -40,7 +42,7 @@ def make_verifier(
         case CodeSettings():
             return CodeVerifier(settings, isolated=isolated, limits=limits)
         case PythonSettings():
-            return PythonVerifier(settings)
+            return PythonVerifier(settings, folder=folder)
 
 
 def _judge(settings: JudgeSettings, *, environ: Mapping[str, str]) -> Verifier:

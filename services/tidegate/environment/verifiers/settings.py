@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from tidegate.core.errors import ConfigError
-from tidegate.environment.own_code.references import split_reference
+from tidegate.runtime.own_code.references import is_reference, split_reference
 
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)]
 
@@ -128,10 +128,10 @@ class CodeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_
 class PythonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="python"):
     """A function of your own, called in child processes that are killed and replaced when it hangs or crashes.
 
-    ``path``: a file that ends in ``.py``, from the folder in which the run was started, or the name of an installed
-    module; every environment worker can read it. ``function``: its name there, called with the texts ``(prompt,
-    completion, answer)``; it returns a number, also one of numpy or torch. Or a class with a method
-    ``score(problem, completion)``.
+    ``path``: a file that ends in ``.py``, beside the run file or in the folder in which the run was started, or the
+    name of a module; every environment worker can read it. Without a ``function``: a name that an installed package
+    registered (``tidegate.verifiers``). ``function``: its name there, called with the texts ``(prompt, completion,
+    answer)``; it returns a number, also one of numpy or torch. Or a class with a method ``score(problem, completion)``.
     ``deadline_s``: seconds for one call; a call that takes longer fails, and its process is killed.
     ``start_deadline_s``: seconds in which the code must load. ``processes``: calls at a time in each worker; more
     than its CPUs only wait for each other. ``memory_bytes``: of data that one process may allocate (RLIMIT_DATA), after
@@ -139,7 +139,7 @@ class PythonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
     """
 
     path: str
-    function: str
+    function: str = ""
     deadline_s: PositiveSeconds = 10.0
     start_deadline_s: PositiveSeconds = 60.0
     processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
@@ -151,12 +151,13 @@ class PythonSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, ta
         Raises:
             ConfigError: the path or the name is empty or malformed.
         """
-        split_reference(self.reference)
+        if is_reference(self.reference):
+            split_reference(self.reference)
 
     @property
     def reference(self) -> str:
-        """Path and function as one text."""
-        return f"{self.path}:{self.function}"
+        """Path and function as one text, or the registered name."""
+        return f"{self.path}:{self.function}" if self.function else self.path
 
 
 VerifierSettings: TypeAlias = JudgeSettings | ClassifierSettings | CodeSettings | PythonSettings

@@ -1,0 +1,59 @@
+"""Short forms of a run file: a text where the typed document has a section.
+
+workload.dataset: problems.jsonl            dataset: {path: problems.jsonl}
+workload.reward: my_reward.py:score         env: my_reward.py:score, where the run is of text
+environment.verifiers.mine: my.py:score     mine: {kind: python, path: my.py, function: score}
+"""
+
+from typing import Any, cast
+
+from tidegate.core.errors import ConfigError
+
+# The types and fields that also take a text; the chart's schema allows it there.
+SHORT_FIELDS = (
+    ("WorkloadConfig", "dataset"),
+    ("WorkloadConfig", "reward"),
+    ("EnvironmentConfig", "verifiers"),
+)
+
+
+def expand_short_forms(raw: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a document with its short forms written out; whatever is malformed stays, for the types to refuse.
+
+    Raises:
+        ConfigError: a run of text has both an environment and a reward function.
+    """
+    result = dict(raw)
+    workload = _section(raw, "workload")
+    if workload is not None:
+        dataset, reward = workload.get("dataset"), workload.get("reward")
+        if isinstance(dataset, str):
+            workload["dataset"] = {"path": dataset}
+        if isinstance(reward, str) and workload.get("kind") == "text":
+            if "env" in workload:
+                raise ConfigError(
+                    "workload has both `env` and `reward`",
+                    why="an env scores its own problems, and a reward those of workload.dataset",
+                    fix="remove one of them, or add the function to environment.verifiers",
+                )
+            workload["env"] = workload.pop("reward")
+        result["workload"] = workload
+    environment = _section(raw, "environment")
+    verifiers = None if environment is None else _section(environment, "verifiers")
+    if environment is not None and verifiers is not None:
+        environment["verifiers"] = {
+            name: _python_verifier(value) if isinstance(value, str) else value
+            for name, value in verifiers.items()
+        }
+        result["environment"] = environment
+    return result
+
+
+def _section(parent: dict[str, Any], key: str) -> dict[str, Any] | None:
+    section = parent.get(key)
+    return dict(cast("dict[str, Any]", section)) if isinstance(section, dict) else None
+
+
+def _python_verifier(reference: str) -> dict[str, str]:
+    path, colon, function = reference.rpartition(":")
+    return {"kind": "python", "path": path if colon else reference, "function": function if colon else ""}
