@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from multiprocessing import connection
 from multiprocessing.context import SpawnContext
@@ -218,7 +218,7 @@ def learn(
                 env_steps=progress.consumed_steps,
                 lag_mean=sum(lags) / len(lags),
                 lag_max=max(lags),
-                lags=lags,
+                by_lag=dict(Counter(lags)),
                 age_mean_s=0.0,
                 mean_return=progress.episodes.mean(),
                 mean_reward=None,

@@ -5,6 +5,7 @@ from tidegate.catalogue import inference_server as server_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import telemetry as names
 from tools.monitoring.panels import Board, Panel, Query, Row
+from tools.monitoring.prometheus_names import label
 from tools.monitoring.queries import KIND, OPERATION, buckets, one, quantiles, rate, rate_by, total_rate
 from tools.monitoring.slo_rules import OF_RUN
 
@@ -82,6 +83,17 @@ LANGUAGE = Board(
                     " below: much work is dropped; see Flow.",
                 ),
                 Panel(
+                    "Length of completions",
+                    (
+                        newest(learner_stats.COMPLETION_TOKENS_MEAN.metric, "mean"),
+                        newest(learner_stats.COMPLETION_TOKENS_MAX.metric, "longest"),
+                    ),
+                    unit="none",
+                    description="Tokens that the policy chose, mean and most of the newest batch. Normal: changes"
+                    " slowly. The mean near the most allowed: completions are cut before they end.",
+                    only_with=TEXT,
+                ),
+                Panel(
                     "Versions within a completion",
                     (*quantiles(names.METRIC_VERSION_SPAN),),
                     unit="none",
@@ -98,6 +110,18 @@ LANGUAGE = Board(
                     (newest(learner_stats.MISMATCH_KL.metric),),
                     description="Mean KL divergence in nats. Normal: below 0.1. High although lag is 0: the inference"
                     " server computes other probabilities than the learner; see the error of its probe.",
+                ),
+                Panel(
+                    "Divergence by lag",
+                    (
+                        Query(
+                            f"max by ({OF_RUN}, {label(names.ATTR_LAG_BUCKET)})"
+                            f" ({one(learner_stats.MISMATCH_KL_BY_LAG.metric)})",
+                            f"lag {{{{{label(names.ATTR_LAG_BUCKET)}}}}}",
+                        ),
+                    ),
+                    description="The same in nats, by how many versions old a token or step was. Normal: near zero at lag"
+                    " 0, and more the older. At lag 0 it is the numerics of two engines; beyond it staleness.",
                 ),
                 Panel(
                     "Divergence from the reference policy",

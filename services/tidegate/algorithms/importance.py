@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from tidegate.algorithms.shapes import check_floating, check_shapes
+from tidegate.core.lag_classes import LAG_CLASS_NAMES, LAG_CLASSES, mismatch_name
 
 # exp of more overflows when Adam squares it; a step this much likelier is no sample of the behaviour policy.
 LOG_RATIO_MAX = 20.0
@@ -55,3 +56,28 @@ def k3_divergence(log_ratios: Tensor) -> Tensor:
     """
     clamped = log_ratios.clamp(-LOG_RATIO_MAX, LOG_RATIO_MAX)
     return torch.expm1(clamped) - clamped
+
+
+def mismatch_by_lag(log_ratios_N: Tensor, gaps_N: Tensor) -> dict[str, float]:
+    """KL(μ‖π) in nats (k3) of the samples that are ``gaps_N`` versions old, by class of lag.
+
+    At lag 0 μ and π are the same parameters: what is measured there is the numerics of two engines. What older samples
+    have beyond it is staleness. Names are ``mismatch_kl_lag_0``, ``..._1``, ``..._2-3`` to ``..._16+``; a class without
+    samples has none.
+
+    Raises:
+        ValueError: the shapes differ, or are not one row.
+    """
+    check_shapes((log_ratios_N.numel(),), log_ratios_N=log_ratios_N, gaps_N=gaps_N)
+    limits_C = torch.tensor(LAG_CLASSES[1:], dtype=gaps_N.dtype, device=gaps_N.device)
+    class_N = torch.bucketize(gaps_N, limits_C, right=True)
+    divergence_N = k3_divergence(log_ratios_N)
+    num_classes = len(LAG_CLASSES)
+    counts = torch.bincount(class_N, minlength=num_classes).cpu().numpy()
+    sums = torch.zeros(num_classes, dtype=divergence_N.dtype, device=divergence_N.device)
+    totals = sums.index_add_(0, class_N, divergence_N).cpu().numpy()
+    return {
+        mismatch_name(name): float(total / count)
+        for name, total, count in zip(LAG_CLASS_NAMES, totals, counts, strict=True)
+        if count
+    }

@@ -36,13 +36,14 @@ from tidegate.algorithms.advantages import generalized_advantages, normalised
 from tidegate.algorithms.importance import (
     effective_sample_size,
     k3_divergence,
+    mismatch_by_lag,
     probability_ratios,
     truncated_fraction,
 )
 from tidegate.algorithms.loss import Loss
 from tidegate.algorithms.ppo import clipped_surrogate
 from tidegate.algorithms.schedules import linear, warmup_then_linear
-from tidegate.algorithms.segment_batch import SegmentBatch
+from tidegate.algorithms.segment_batch import UNKNOWN_VERSION, SegmentBatch
 from tidegate.algorithms.shapes import check_shapes
 from tidegate.algorithms.vtrace import vtrace
 
@@ -180,15 +181,17 @@ def prepare_update(
     values_SN: Tensor,
     settings: ActorCriticSettings,
     segment_weights: Sequence[float] = (),
+    version_step: int | None = None,
 ) -> PreparedUpdate:
     """Advantages, value targets and weights of every valid step, under the policy at the start of the step.
 
     ``logprobs_TN``, ``values_SN``: of that policy (π_prox). ``segment_weights``: weight of each segment in the policy
-    gradient; empty for equal weights.
+    gradient; empty for equal weights. ``version_step``: that policy's, where it is a published version: the mismatch
+    is then also measured by lag.
 
-    Metrics, of π_prox/μ over valid steps: ``ess`` in (0, 1], ``truncated_fraction`` (share above ``clip_rho``; about
-    half for any stale data),
-    ``mismatch_kl`` (nats, k3 estimate of KL(μ‖π_prox)); and ``value_mean`` in units of reward.
+    Metrics, of π_prox/μ over valid steps: ``ess`` in (0, 1], ``ratio_mean``, ``truncated_fraction`` (share above
+    ``clip_rho``; about half for any stale data), ``mismatch_kl`` (nats, k3 estimate of KL(μ‖π_prox)),
+    ``mismatch_by_lag``'s; and ``value_mean`` in units of reward.
 
     Raises:
         ValueError: a shape is wrong.
@@ -220,7 +223,13 @@ def prepare_update(
         weights_B=weights_TN[valid_TN],
         anchor_logprobs_B=targets.anchor_logprobs_TN[valid_TN],
     )
-    return PreparedUpdate(steps=steps, metrics=_staleness_metrics(unroll, valid_TN, settings))
+    metrics = _staleness_metrics(unroll, valid_TN, settings)
+    if version_step is not None:
+        known_TN = valid_TN & (batch.version_steps_TN != UNKNOWN_VERSION)
+        log_ratios_N = (unroll.proximal_logprobs_TN - unroll.behavior_logprobs_TN)[known_TN]
+        gaps_N = (version_step - batch.version_steps_TN[known_TN]).clamp_min(0)
+        metrics |= mismatch_by_lag(log_ratios_N, gaps_N)
+    return PreparedUpdate(steps=steps, metrics=metrics)
 
 
 def _staleness_metrics(unroll: Unroll, valid_TN: Tensor, settings: ActorCriticSettings) -> dict[str, float]:
@@ -228,6 +237,7 @@ def _staleness_metrics(unroll: Unroll, valid_TN: Tensor, settings: ActorCriticSe
     ratios_B = probability_ratios(log_ratios_B, torch.zeros_like(log_ratios_B))
     return {
         "ess": effective_sample_size(ratios_B),
+        "ratio_mean": float(ratios_B.mean()),
         "truncated_fraction": truncated_fraction(ratios_B, limit=settings.clip_rho),
         "mismatch_kl": float(k3_divergence(log_ratios_B).mean()),
         "value_mean": float(unroll.values_SN[:-1][valid_TN].mean()),

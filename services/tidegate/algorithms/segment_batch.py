@@ -12,8 +12,10 @@ from torch import Tensor
 
 from tidegate.algorithms.frame_stacks import FRAMES, STARTS
 from tidegate.core.errors import RecordError
-from tidegate.core.records import Array
+from tidegate.core.records import Array, VersionSpan
 from tidegate.core.spaces import MEMORY, is_observation
+
+UNKNOWN_VERSION = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +24,9 @@ class SegmentBatch:
 
     ``observations``: (S, N, ...) by name, of the recorded types. Of images they are positions (S, N), int64, in
     ``frames``, from which ``frame_stacks.observed`` takes as many as are computed at once. ``actions_TN``: (T, N, ...),
-    int64 or float32. Flags are bool. ``segment_of_N``: the segment of each environment's column. ``memory_NM``: the
-    recorded state before the first row; (N, 0) of policies without memory.
+    int64 or float32. Flags are bool. ``segment_of_N``: the segment of each environment's column. ``version_steps_TN``:
+    the step of the version that acted; all -1 where that was not given. ``memory_NM``: the recorded state before the
+    first row; (N, 0) of policies without memory.
     """
 
     observations: dict[str, Tensor]
@@ -35,6 +38,7 @@ class SegmentBatch:
     truncated_TN: Tensor
     valid_TN: Tensor
     segment_of_N: Tensor
+    version_steps_TN: Tensor
     memory_NM: Tensor
 
     def num_steps(self) -> int:
@@ -42,8 +46,15 @@ class SegmentBatch:
         return int(self.valid_TN.sum())
 
 
-def stack_segments(segments: Sequence[Mapping[str, Array]], *, device: torch.device) -> SegmentBatch:
+def stack_segments(
+    segments: Sequence[Mapping[str, Array]],
+    *,
+    device: torch.device,
+    spans: Sequence[Sequence[VersionSpan]] = (),
+) -> SegmentBatch:
     """Stack checked segments (``frame_stacks.with_frames``) of the same environment and length.
+
+    ``spans``: which version made which steps of each segment; without them no step knows its version.
 
     Raises:
         RecordError: there are none, or their lengths differ.
@@ -77,8 +88,19 @@ def stack_segments(segments: Sequence[Mapping[str, Array]], *, device: torch.dev
         segment_of_N=torch.arange(len(segments), device=device).repeat_interleave(
             torch.tensor([tensors["rewards"].shape[1] for tensors in segments], device=device)
         ),
+        version_steps_TN=_version_steps(segments, spans, device=device),
         memory_NM=_memory(segments, device=device),
     )
+
+
+def _version_steps(
+    segments: Sequence[Mapping[str, Array]], spans: Sequence[Sequence[VersionSpan]], *, device: torch.device
+) -> Tensor:
+    parts = [np.full(tensors["rewards"].shape, UNKNOWN_VERSION, np.int32) for tensors in segments]
+    for part, versions in zip(parts, spans, strict=False):
+        for span in versions:
+            part[span.start : span.stop] = span.version.step
+    return torch.as_tensor(np.concatenate(parts, axis=1)).to(device)
 
 
 def _memory(segments: Sequence[Mapping[str, Array]], *, device: torch.device) -> Tensor:

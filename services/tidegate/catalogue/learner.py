@@ -2,6 +2,7 @@
 
 from tidegate.catalogue.kinds import Counter, Family, Gauge, Text
 from tidegate.catalogue.telemetry import (
+    ATTR_LAG_BUCKET,
     ATTR_OPERATION,
     ATTR_PHASE,
     ATTR_SLO,
@@ -13,6 +14,7 @@ from tidegate.catalogue.telemetry import (
     METRIC_WORKER_TIME,
     SPAN_CONSUME,
 )
+from tidegate.core.lag_classes import MISMATCH_PREFIX
 
 VERSION_STEP = Gauge(
     "version_step",
@@ -245,22 +247,58 @@ ZERO_SIGNAL_FRACTION = Gauge(
     "Share of the newest batch in groups of equal rewards.",
     exported="tidegate.learner.zero_signal_fraction",
 )
-POLICY_LOSS = Gauge("policy_loss", "", "Policy term of the loss.", exported=False)
-VALUE_LOSS = Gauge("value_loss", "", "Value term of the loss.", exported=False)
-VALUE_MEAN = Gauge("value_mean", "", "Mean value estimate of the newest batch.", exported=False)
+MISMATCH_KL_BY_LAG = Family(
+    Gauge,
+    f"{MISMATCH_PREFIX}*",
+    "",
+    "The same divergence of what was so many versions old: at lag 0 the numerics of two engines, beyond it staleness.",
+    label=ATTR_LAG_BUCKET,
+    exported="tidegate.learner.mismatch_kl.by_lag",
+)
+COMPLETION_TOKENS_MEAN = Gauge(
+    "completion_tokens_mean",
+    "{token}",
+    "Mean tokens that the policy chose in a completion of the newest batch.",
+    exported="tidegate.learner.completion.tokens",
+)
+COMPLETION_TOKENS_MAX = Gauge(
+    "completion_tokens_max",
+    "{token}",
+    "Most tokens that the policy chose in a completion of the newest batch.",
+    exported="tidegate.learner.completion.tokens.max",
+)
+POLICY_LOSS = Gauge("policy_loss", "", "Policy term of the loss.", exported="tidegate.learner.loss.policy")
+VALUE_LOSS = Gauge("value_loss", "", "Value term of the loss.", exported="tidegate.learner.loss.value")
+VALUE_MEAN = Gauge(
+    "value_mean",
+    "",
+    "Mean value estimate of the newest batch.",
+    exported="tidegate.learner.value_mean",
+)
 TD_ERROR_MEAN = Gauge(
     "td_error_mean",
     "",
     "Mean size of the TD errors of the newest batch, in the network's scale.",
-    exported=False,
+    exported="tidegate.learner.td_error",
 )
 VALUE_CLIPPED_FRACTION = Gauge(
-    "value_clipped_fraction", "1", "Share of the value errors that were clipped.", exported=False
+    "value_clipped_fraction",
+    "1",
+    "Share of the value errors that were clipped.",
+    exported="tidegate.learner.value_clipped_fraction",
 )
 TRUNCATED_FRACTION = Gauge(
-    "truncated_fraction", "1", "Share of the importance ratios that were truncated.", exported=False
+    "truncated_fraction",
+    "1",
+    "Share of the importance ratios that were truncated.",
+    exported="tidegate.learner.truncated_fraction",
 )
-RATIO_MEAN = Gauge("ratio_mean", "1", "Mean importance ratio of the newest batch.", exported=False)
+RATIO_MEAN = Gauge(
+    "ratio_mean",
+    "1",
+    "Mean importance ratio of the newest batch.",
+    exported="tidegate.learner.ratio_mean",
+)
 GRADIENT_STEPS = Gauge(
     "gradient_steps",
     "{step}",
@@ -269,9 +307,14 @@ GRADIENT_STEPS = Gauge(
 )
 UPDATES = Gauge("updates", "{update}", "Updates of the newest version, where it has several.", exported=False)
 STEP_KL = Gauge(
-    "kl", "", "Divergence of the policy from the one that its clip is around, in nats.", exported=False
+    "kl",
+    "",
+    "Divergence of the policy from the one that its clip is around, in nats.",
+    exported="tidegate.learner.step_kl",
 )
-REWARD_MEAN = Gauge("reward_mean", "", "Mean reward that the update used.", exported=False)
+REWARD_MEAN = Gauge(
+    "reward_mean", "", "Mean reward that the update used.", exported="tidegate.learner.reward_used"
+)
 LAST_SEND_S = Gauge(
     "send_s", "s", "Time of the newest update spent sending to the other ranks.", exported=False
 )
@@ -285,7 +328,7 @@ _DIAGNOSTICS = {
         *(LOSS, ESS, CLIPPED_FRACTION, GRAD_NORM, LEARNING_RATE, ENTROPY, MISMATCH_KL, REFERENCE_KL),
         *(EXPLAINED_VARIANCE, ZERO_SIGNAL_FRACTION, POLICY_LOSS, VALUE_LOSS, VALUE_MEAN),
         *(VALUE_CLIPPED_FRACTION, TRUNCATED_FRACTION, RATIO_MEAN, REWARD_MEAN, GRADIENT_STEPS, STEP_KL),
-        *(UPDATES, TD_ERROR_MEAN),
+        *(UPDATES, TD_ERROR_MEAN, COMPLETION_TOKENS_MEAN, COMPLETION_TOKENS_MAX),
         *(LAST_SEND_S, LAST_REDUCE_S, LAST_COMPUTE_S),
     )
 }
@@ -294,4 +337,9 @@ _DIAGNOSTICS = {
 def diagnostic(name: str) -> Gauge:
     """The statistic for a metric of an objective; one that is not declared here is on the board, not exported."""
     found = _DIAGNOSTICS.get(name)
-    return found if found is not None else Gauge(name, "", "Diagnostic of the objective.", exported=False)
+    if found is not None:
+        return found
+    lag = MISMATCH_KL_BY_LAG.value_in(name)
+    if lag is not None:
+        return MISMATCH_KL_BY_LAG.member(lag)
+    return Gauge(name, "", "Diagnostic of the objective.", exported=False)

@@ -6,6 +6,7 @@ step is a trace of its own, linked to the traces of its trajectories.
 
 import contextlib
 import math
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -49,7 +50,7 @@ from tidegate.core.slo_catalogue import declared
 from tidegate.core.staleness import Fresh
 from tidegate.learner.committing import CommitTimes
 from tidegate.learner.state import JudgedTrajectory, LagWindow, OutdatedTrajectory, TrainingProgress
-from tidegate.learner.steps_log import StepLine, StepsLog
+from tidegate.learner.steps_log import OWN_FIELDS, StepLine, StepsLog
 from tidegate.learner.training_batch import TrainingBatch
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled
@@ -202,7 +203,7 @@ class StepReporter:
             env_steps=step.progress.consumed_steps,
             lag_mean=sum(lags) / len(lags),
             lag_max=max(lags),
-            lags=lags if step.batch.trajectories else [],
+            by_lag=dict(sorted(Counter(lags).items())) if step.batch.trajectories else {},
             age_mean_s=sum(item.verdict.age_s for item in judged) / len(judged),
             mean_return=step.progress.episodes.mean(),
             mean_reward=_mean_reward(step.batch.trajectories),
@@ -214,6 +215,7 @@ class StepReporter:
             publish_s=times.publish_s,
             response=step.response.figures(),
             updates=int(metrics.get("updates", 1)),
+            metrics={name: value for name, value in metrics.items() if name not in OWN_FIELDS},
         )
         try:
             self._log.append(line)

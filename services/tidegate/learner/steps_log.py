@@ -13,11 +13,13 @@ class StepLine(msgspec.Struct, frozen=True):
     """One step. ``samples`` are its trajectories, ``env_steps`` all steps trained so far; times in seconds.
 
     With replay ``samples`` are its units, whose lags are left out, and ``env_steps`` what actors had recorded.
+    ``by_lag``: how many of its trajectories had each lag.
 
     ``step`` and ``lineage`` name the version that it produced. ``mean_return`` is over the last 100 episodes,
     ``mean_reward`` over this step's trajectories; None where the workload has none.
     ``updates``: of which only the last was published; metrics are their means.
     ``response``: the graded response to the batch's lag, empty for none.
+    ``metrics``: everything else that the objective and its optimiser reported, by name: docs/run_folder.md lists them.
     """
 
     step: int
@@ -27,7 +29,7 @@ class StepLine(msgspec.Struct, frozen=True):
     env_steps: int
     lag_mean: float
     lag_max: int
-    lags: list[int]
+    by_lag: dict[int, int]
     age_mean_s: float
     mean_return: float | None
     mean_reward: float | None
@@ -39,6 +41,11 @@ class StepLine(msgspec.Struct, frozen=True):
     publish_s: float
     response: dict[str, float] = {}
     updates: int = 1
+    metrics: dict[str, float] = {}
+
+
+# Of the metrics of an update, those that have a field of their own.
+OWN_FIELDS = frozenset({"loss", "ess", "clipped_fraction", "updates"})
 
 
 class StepsLog:

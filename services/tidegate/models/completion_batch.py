@@ -21,6 +21,11 @@ from tidegate.models.prefill import STEM_TOKENS_MIN, beginning_of, padded
 
 # Logits in memory at once, 64 MiB: those of 64 completions of 200 tokens would be 2.5 GB with a vocabulary of 49,152.
 LOGITS_MAX = 1 << 24
+# The entropy of one token in so many words of the vocabulary: every token's with 100 characters, one in twelve with
+# 49,152 words, where a token's costs a fourth of its logits.
+ENTROPY_WORDS = 4096
+# The entropy of a token that was not measured.
+NOT_MEASURED = -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +134,22 @@ def completion_logprobs(model: CausalLm, batch: CompletionBatch, *, temperature:
     Raises:
         RecordError: prompt and completion together are longer than the model's context.
     """
-    return _logprobs(model, _hidden(model, batch), batch, temperature=temperature)
+    return _logprobs_and_entropies(model, _hidden(model, batch), batch, temperature=temperature)[0]
 
 
 def completion_outputs(model: CausalLm, batch: CompletionBatch, *, temperature: float = 1.0) -> Tensor:
-    """A model's outputs for completions, (B, T, 1 or 2): ``completion_logprobs``, then its critic's values.
+    """A model's outputs for completions, (B, T, 2 or 3): ``completion_logprobs``, entropies, then its critic's values.
 
-    A value estimates the return before its token; 0 where the policy did not choose. The second column exists when the
-    model has a value head, and is computed in the same pass.
+    An entropy, in nats and without a gradient, is of the distribution that its token was drawn from;
+    ``NOT_MEASURED`` where the policy did not choose, and in a large vocabulary for most tokens (``ENTROPY_WORDS``).
+    A value estimates the return before its token; 0 where the policy did not choose. The third column exists when the
+    model has a value head. All are computed in the same pass.
 
     Raises:
         RecordError: prompt and completion together are longer than the model's context.
     """
     hidden_BTD = _hidden(model, batch)
-    columns = [_logprobs(model, hidden_BTD, batch, temperature=temperature)]
+    columns = list(_logprobs_and_entropies(model, hidden_BTD, batch, temperature=temperature))
     if model.has_value_head:
         columns.append(model.state_values(hidden_BTD).masked_fill(~batch.mask_BT, 0.0))
     return torch.stack(columns, dim=-1)
@@ -179,24 +186,38 @@ def _num_shared(batch: CompletionBatch) -> int:
     return min(int(alike_P.long().cumprod(0).sum()), int(batch.prompt_lengths_G.min()) - 1)
 
 
-def _logprobs(model: CausalLm, hidden_BTD: Tensor, batch: CompletionBatch, *, temperature: float) -> Tensor:
-    """Logprobs of the chosen tokens, in chunks: the logits of all would be the largest tensor of training."""
+def _logprobs_and_entropies(
+    model: CausalLm, hidden_BTD: Tensor, batch: CompletionBatch, *, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """Of the chosen tokens, in chunks: the logits of all would be the largest tensor of training."""
     hidden_ND, tokens_N = hidden_BTD[batch.mask_BT], batch.tokens_BT[batch.mask_BT]
     num_tokens_max = max(1, LOGITS_MAX // model.vocabulary_size)
 
-    def logprobs_of(hidden_ND: Tensor, tokens_N: Tensor) -> Tensor:
+    stride = -(-model.vocabulary_size // ENTROPY_WORDS)
+
+    def measured(hidden_ND: Tensor, tokens_N: Tensor) -> tuple[Tensor, Tensor]:
         logprobs_NV = model.next_logprobs(hidden_ND, temperature=temperature)
-        return logprobs_NV.gather(-1, tokens_N[:, None])[:, 0]
+        logprobs_N = logprobs_NV.gather(-1, tokens_N[:, None])[:, 0]
+        entropies_N = torch.full_like(logprobs_N, NOT_MEASURED, requires_grad=False)
+        entropies_N[::stride] = _entropies(logprobs_NV.detach()[::stride])
+        return logprobs_N, entropies_N
 
     if len(tokens_N) <= num_tokens_max:
-        logprobs_N = logprobs_of(hidden_ND, tokens_N)
+        logprobs_N, entropies_N = measured(hidden_ND, tokens_N)
     else:
         # Logits are computed again on the way back instead of being kept until then.
         again = cast("Any", checkpoint).checkpoint  # its annotations are partial
         parts = [slice(at, at + num_tokens_max) for at in range(0, len(tokens_N), num_tokens_max)]
         options = {"use_reentrant": False, "preserve_rng_state": False}
-        logprobs_N = torch.cat(
-            [again(logprobs_of, hidden_ND[part], tokens_N[part], **options) for part in parts]
-        )
+        found = [again(measured, hidden_ND[part], tokens_N[part], **options) for part in parts]
+        logprobs_N, entropies_N = (torch.cat(column) for column in zip(*found, strict=True))
     zeros_BT = torch.zeros(batch.mask_BT.shape, dtype=logprobs_N.dtype, device=logprobs_N.device)
-    return zeros_BT.masked_scatter(batch.mask_BT, logprobs_N)
+    return (
+        zeros_BT.masked_scatter(batch.mask_BT, logprobs_N),
+        (zeros_BT + NOT_MEASURED).masked_scatter(batch.mask_BT, entropies_N),
+    )
+
+
+def _entropies(logprobs_NV: Tensor) -> Tensor:
+    # Rounding makes that of a certain choice a little less than none.
+    return -torch.linalg.vecdot(logprobs_NV.exp(), logprobs_NV).clamp_max(0.0)

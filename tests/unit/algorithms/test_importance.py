@@ -9,6 +9,7 @@ from tidegate.algorithms.importance import (
     LOG_RATIO_MAX,
     effective_sample_size,
     k3_divergence,
+    mismatch_by_lag,
     probability_ratios,
     truncated_fraction,
 )
@@ -71,3 +72,20 @@ def test_divergence_estimate_is_unbiased() -> None:
     q = torch.tensor([0.3, 0.3, 0.4], dtype=torch.float64)
     expected = (p * (p / q).log()).sum()
     torch.testing.assert_close((p * k3_divergence(q.log() - p.log())).sum(), expected)
+
+
+def test_mismatch_of_the_same_version_is_measured_apart_from_older_ones() -> None:
+    log_ratios = torch.tensor([0.0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    gaps = torch.tensor([0, 0, 1, 2, 3, 8, 40])
+    found = mismatch_by_lag(log_ratios, gaps)
+    each = [float(value) for value in k3_divergence(log_ratios)]
+    assert found == pytest.approx(
+        {
+            "mismatch_kl_lag_0": 0.0,
+            "mismatch_kl_lag_1": each[2],
+            "mismatch_kl_lag_2-3": (each[3] + each[4]) / 2,
+            "mismatch_kl_lag_8-15": each[5],
+            "mismatch_kl_lag_16+": each[6],
+        }
+    )
+    assert not mismatch_by_lag(torch.zeros(0), torch.zeros(0, dtype=torch.int64))

@@ -37,7 +37,9 @@ from tidegate.wire.clients.trajectory_store import Consumption, Dropped
 from tidegate.wire.frame import encode_frame
 from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
 
-CARTPOLE = Path(__file__).parents[3] / "runs" / "cartpole.yaml"
+RUNS = Path(__file__).parents[3] / "runs"
+CARTPOLE = RUNS / "cartpole.yaml"
+ARITHMETIC = RUNS / "arithmetic.yaml"
 LINEAGE = LineageName("0-aaaa")
 START_S = 1_800_000_000.0
 NUM_STEPS = 64
@@ -52,6 +54,29 @@ def write_run(folder: Path) -> RunRecord:
     record = new_record(read_run_file(CARTPOLE, ["staleness.max_lag=4"]))
     folder.mkdir(parents=True, exist_ok=True)
     write_record(folder, record)
+    return record
+
+
+def write_text_run(folder: Path, *, updates: int = 5) -> RunRecord:
+    """A run of a language model without evaluations: its steps, and nothing of its other services."""
+    record = new_record(read_run_file(ARITHMETIC, ["task_queue.evaluation_every_versions=0"]))
+    write_record(folder, record)
+    log = StepsLog(folder / "learner" / "steps.jsonl", bytes_max=1 << 20)
+    for step in range(1, updates + 1):
+        log.append(
+            StepLine(
+                step=step, lineage=LINEAGE, at_s=START_S + step, samples=8, env_steps=32 * step, lag_mean=0.5,
+                lag_max=1, by_lag={0: 4, 1: 4}, age_mean_s=1.0, mean_return=None, mean_reward=0.1 * step, loss=0.1,
+                ess=0.9, clipped_fraction=0.01, wait_s=0.2, train_s=0.3, publish_s=0.01,
+                metrics={
+                    "entropy": 1.5 - 0.1 * step, "grad_norm": 0.7, "learning_rate": 3e-4, "ratio_mean": 1.01,
+                    "mismatch_kl": 0.02, "mismatch_kl_lag_0": 1e-9, "mismatch_kl_lag_1": 0.04,
+                    "completion_tokens_mean": 3.5, "completion_tokens_max": 4.0, "zero_signal_fraction": 0.25,
+                    "my_own_figure": 7.0,
+                },
+            )
+        )  # fmt: skip
+    log.close()
     return record
 
 
@@ -165,7 +190,7 @@ def _train(store: Store, log: StepsLog, step: int) -> None:
     log.append(
         StepLine(
             step=step + 1, lineage=LINEAGE, at_s=at_s + 0.5, samples=2, env_steps=2 * NUM_STEPS * (step + 1),
-            lag_mean=float(step), lag_max=step, lags=[step, step], age_mean_s=1.0, mean_return=100.0 * step,
+            lag_mean=float(step), lag_max=step, by_lag={step: 2}, age_mean_s=1.0, mean_return=100.0 * step,
             mean_reward=None, loss=0.1, ess=0.9, clipped_fraction=0.0, wait_s=0.2, train_s=0.3, publish_s=0.01,
         )
     )  # fmt: skip

@@ -91,17 +91,17 @@ def test_no_more_logits_exist_at_once_than_the_limit(monkeypatch: pytest.MonkeyP
 def test_values_are_those_before_each_chosen_token() -> None:
     model, batch = make_model(value_head=True), packed()
     outputs = completion_outputs(model, batch)
-    assert tuple(outputs.shape) == (3, 7, 2)
+    assert tuple(outputs.shape) == (3, 7, 3)
     hidden, _ = model(torch.tensor([PROMPTS[1] + COMPLETIONS[1]]))
     expected = model.state_values(hidden)[0, len(PROMPTS[1]) - 1 : -1]
     torch.testing.assert_close(
-        outputs[1, :, 1], expected.masked_fill(~batch.mask_BT[1], 0.0), atol=1e-5, rtol=0
+        outputs[1, :, 2], expected.masked_fill(~batch.mask_BT[1], 0.0), atol=1e-5, rtol=0
     )
-    assert not outputs[0, 2:].any()
+    assert not outputs[0, 2:, 2].any()
 
 
 def test_a_model_without_a_critic_has_no_column_of_values() -> None:
-    assert tuple(completion_outputs(make_model(), packed()).shape) == (3, 7, 1)
+    assert tuple(completion_outputs(make_model(), packed()).shape) == (3, 7, 2)
 
 
 @pytest.mark.parametrize("wrong", [[True], [1, 1], np.ones((2, 1), np.bool_)])
@@ -136,3 +136,24 @@ def test_what_prompts_begin_with_is_read_once_for_the_same_logprobs_and_gradient
     torch.testing.assert_close(found[0][0], found[1][0], atol=1e-6, rtol=0)
     for name, gradient in found[0][1].items():
         torch.testing.assert_close(gradient, found[1][1][name], atol=2e-5, rtol=1e-4, msg=name)
+
+
+def test_entropies_are_those_of_the_distributions_that_tokens_were_drawn_from() -> None:
+    model, batch = make_model(), packed()
+    outputs = completion_outputs(model, batch, temperature=0.7)
+    hidden, _ = model(torch.tensor([PROMPTS[1] + COMPLETIONS[1]]))
+    logprobs = model.next_logprobs(hidden[0, len(PROMPTS[1]) - 1 : -1], temperature=0.7)
+    expected = torch.distributions.Categorical(logits=logprobs).entropy()
+    expected = expected.masked_fill(~batch.mask_BT[1], completion_batch.NOT_MEASURED)
+    torch.testing.assert_close(outputs[1, :, 1], expected, atol=1e-5, rtol=0)
+    (gradient,) = torch.autograd.grad(outputs[..., 1].sum(), [model.head.weight])
+    assert not gradient.any(), "entropy is measured, not trained"
+
+
+def test_a_large_vocabulary_measures_the_entropy_of_some_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch = make_model(), packed()
+    every = completion_outputs(model, batch)[..., 1][batch.mask_BT]
+    monkeypatch.setattr(completion_batch, "ENTROPY_WORDS", -(-model.vocabulary_size // 3))
+    some = completion_outputs(model, batch)[..., 1][batch.mask_BT]
+    assert (some[::3] == every[::3]).all()
+    assert (some[1::3] == completion_batch.NOT_MEASURED).all()

@@ -67,11 +67,14 @@ class ActorCriticTrainer:
         reward: RewardSettings | None = None,
         precision: Precision = "float32",
         ranks: Ranks = ALONE,
+        updates_per_version: int = 1,
     ) -> None:
         """Fresh parameters from ``seed``; ``reward``: what updates make of rewards; ``ranks`` make each together.
 
-        ``precision``: of convolutions.
+        ``precision``: of convolutions. ``updates_per_version``: how many updates a published version has, so that
+        a step's lag is counted in versions.
         """
+        self._updates_per_version = updates_per_version
         self._ranks = ranks
         self._reward = reward
         self._returns = ReturnStatistics(device=device)
@@ -101,7 +104,9 @@ class ActorCriticTrainer:
             name = f"Trajectory {trajectory.trajectory_id}"
             segments.append(with_frames(trajectory.tensors, self._policy.observations, name=name))
             check_segment(segments[-1], self._tensors, name=name)
-        return stack_segments(segments, device=self._device)
+        return stack_segments(
+            segments, device=self._device, spans=[trajectory.spans for trajectory in trajectories]
+        )
 
     def update(self, batch: SegmentBatch, *, number: int, response: Response = FRESH) -> dict[str, float]:
         """``epochs`` times ``minibatches`` gradient steps from the current policy."""
@@ -113,12 +118,15 @@ class ActorCriticTrainer:
         self._optimizer.learning_rate = learning_rate
         batch = self._with_transformed_rewards(batch, discount=settings.discount)
         outputs_SNP, values_SN = self._outputs_and_values(batch)
+        before, updates_since = divmod(number - 1, self._updates_per_version)
         prepared = prepare_update(
             batch,
             logprobs_TN=self._policy.actions.logprobs(outputs_SNP[:-1], batch.actions_TN, torch),
             values_SN=values_SN,
             settings=settings,
             segment_weights=response.weights,
+            # Between two versions the parameters are those of none.
+            version_step=before if updates_since == 0 else None,
         )
         measured: list[dict[str, float]] = []
         for _ in range(settings.epochs):

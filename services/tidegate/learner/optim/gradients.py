@@ -119,5 +119,9 @@ def _optimizer_step(loss: Loss, optimizer: AdamW, *, max_grad_norm: float) -> di
 
 
 def mean_of(steps: list[dict[str, float]]) -> dict[str, float]:
-    """The mean of each metric over gradient steps."""
-    return {name: sum(step[name] for step in steps) / len(steps) for name in steps[0]} if steps else {}
+    """The mean of each metric over the gradient steps that measured it."""
+    values: dict[str, list[float]] = {}
+    for step in steps:
+        for name, value in step.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(found) / len(found) for name, found in values.items()}

@@ -13,6 +13,7 @@ from torch import Tensor
 from tidegate.algorithms.grpo import grpo_loss, learning_rate_at, minibatch_rows, rows_with_signal
 from tidegate.algorithms.grpo_inputs import GrpoInputs, grpo_inputs
 from tidegate.algorithms.grpo_settings import GrpoSettings
+from tidegate.algorithms.importance import mismatch_by_lag
 from tidegate.algorithms.loss import Loss
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Array, Trajectory
@@ -34,7 +35,7 @@ from tidegate.learner.optim.scored_completions import ScoredCompletions, scored_
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import share_of_groups
 from tidegate.models.causal_lm import CausalLm
-from tidegate.models.completion_batch import CompletionBatch, completion_outputs
+from tidegate.models.completion_batch import NOT_MEASURED, CompletionBatch, completion_outputs
 
 # About 10 GB of activations with 135 million parameters in float32.
 PASS_TOKENS = 4096
@@ -52,13 +53,16 @@ class LanguageModelTrainer:
         device: torch.device,
         ranks: Ranks = ALONE,
         pass_tokens: int = PASS_TOKENS,
+        updates_per_version: int = 1,
     ) -> None:
         """``model`` on ``device`` is trained in place; a warm-up may still replace its parameters (``begin_from``).
 
         ``ranks`` make each update together. ``pass_tokens``: tokens, padding included, whose activations are in
-        memory at once.
+        memory at once. ``updates_per_version``: how many updates a published version has, so that a token's lag is
+        counted in versions.
         """
         self.model = model
+        self._updates_per_version = updates_per_version
         self._ranks = ranks
         self._settings = settings
         self._device = device
@@ -112,6 +116,7 @@ class LanguageModelTrainer:
             "learning_rate": learning_rate,
             "zero_signal_fraction": 1.0 - len(signal_B) / num_rows,
             "reward_mean": float(batch.rewards_B.mean()),
+            **completion_lengths(batch.completions.mask_BT),
         }
         # With a critic, completions of equal reward still have a signal.
         equals_teach = settings.learns_from_equal_rewards or self.model.has_value_head
@@ -119,21 +124,34 @@ class LanguageModelTrainer:
             signal_B = torch.arange(num_rows, device=self._device)
         if not len(signal_B):
             return {**metrics, "loss": 0.0, "ess": 1.0, "clipped_fraction": 0.0}
-        step = _Step(batch, rows_B=signal_B, settings=settings, response=response, version_step=number - 1)
+        step = _Step(
+            batch,
+            rows_B=signal_B,
+            settings=settings,
+            response=response,
+            version_step=(number - 1) // self._updates_per_version,
+        )
+        # Later ones of a version measure what its first update changed, at every lag.
+        is_first = (number - 1) % self._updates_per_version == 0
         parts = minibatch_rows(
             step.completions.group_index_B, minibatches=settings.minibatches, generator=self._generator
         )
         reference_BT = self._reference_logprobs(step.completions, temperature=batch.temperature)
         if len(parts) == 1:
             # A single gradient step starts from the proximal policy itself: its own outputs are the proximal logprobs.
-            return {**metrics, **self._gradient_step(step, parts[0], partial(step.loss_of, reference_BT))}
+            loss_of = partial(step.loss_of, reference_BT, measures_lags=is_first)
+            return {**metrics, **self._gradient_step(step, parts[0], loss_of)}
         outputs = None
         if settings.reads_proximal or self.model.has_value_head:
             outputs = self._outputs(self.model, step.completions, temperature=batch.temperature)
         inputs = step.inputs(outputs, reference_BT)
         measured = [
-            self._gradient_step(step, index_B, partial(step.loss_of_part, inputs, index_B))
-            for index_B in parts
+            self._gradient_step(
+                step,
+                index_B,
+                partial(step.loss_of_part, inputs, index_B, measures_lags=is_first and place == 0),
+            )
+            for place, index_B in enumerate(parts)
         ]
         return {**metrics, **mean_of(measured)}
 
@@ -256,37 +274,63 @@ class _Step:
             else None,
             reference_logprobs_BT=reference_BT,
             values_BT=None if outputs is None else _values(outputs),
-            version_gap_BT=self._gap_BT if settings.reads_version_gap else None,
+            version_gap_BT=self._gap_BT,
             weights_B=self._weights_B,
         )
 
-    def loss_of(self, reference_BT: Tensor | None, outputs: Tensor) -> Loss:
+    def loss_of(self, reference_BT: Tensor | None, outputs: Tensor, *, measures_lags: bool) -> Loss:
         """The loss of all rows; their outputs are also those of the policy at the start of the step."""
-        return self._loss(outputs, self.inputs(outputs.detach(), reference_BT))
+        inputs = self.inputs(outputs.detach(), reference_BT)
+        return self._loss(outputs, inputs, measures_lags=measures_lags)
 
-    def loss_of_part(self, inputs: GrpoInputs, index_B: Tensor, outputs: Tensor) -> Loss:
+    def loss_of_part(
+        self, inputs: GrpoInputs, index_B: Tensor, outputs: Tensor, *, measures_lags: bool
+    ) -> Loss:
         """The loss of the rows ``index_B``, whose ``outputs`` these are."""
-        return self._loss(outputs, inputs.rows(index_B, num_tokens=outputs.shape[1]))
+        part = inputs.rows(index_B, num_tokens=outputs.shape[1])
+        return self._loss(outputs, part, measures_lags=measures_lags)
 
-    def _loss(self, outputs: Tensor, inputs: GrpoInputs) -> Loss:
-        return grpo_loss(_logprobs(outputs), inputs, self.settings, values_BT=_values(outputs))
+    def _loss(self, outputs: Tensor, inputs: GrpoInputs, *, measures_lags: bool) -> Loss:
+        """``measures_lags``: these are outputs of the version that the update starts from."""
+        loss = grpo_loss(_logprobs(outputs), inputs, self.settings, values_BT=_values(outputs))
+        metrics = loss.metrics | _entropy(outputs, inputs.mask_BT)
+        if measures_lags and inputs.version_gap_BT is not None:
+            log_ratios_BT = _logprobs(outputs).detach() - inputs.behavior_logprobs_BT
+            metrics |= mismatch_by_lag(log_ratios_BT[inputs.mask_BT], inputs.version_gap_BT[inputs.mask_BT])
+        return Loss(loss.total, metrics)
+
+
+def completion_lengths(mask_BT: Tensor) -> dict[str, float]:
+    """Tokens that the policy chose in each completion: their mean, and the most."""
+    lengths_B = mask_BT.sum(dim=1)
+    return {
+        "completion_tokens_mean": float(lengths_B.float().mean()),
+        "completion_tokens_max": float(lengths_B.max()),
+    }
 
 
 def _logprobs(outputs: Tensor) -> Tensor:
     return outputs[..., 0]
 
 
+def _entropy(outputs: Tensor, mask_BT: Tensor) -> dict[str, float]:
+    """The mean entropy of the tokens that were measured; none of a part where none was."""
+    entropies_N = outputs[..., 1].detach()[mask_BT]
+    measured_N = entropies_N[entropies_N != NOT_MEASURED]
+    return {"entropy": float(measured_N.mean())} if len(measured_N) else {}
+
+
 def _values(outputs: Tensor) -> Tensor | None:
-    return outputs[..., 1] if outputs.shape[-1] > 1 else None
+    return outputs[..., 2] if outputs.shape[-1] > 2 else None
 
 
 def _outputs_of_rows(
     model: CausalLm, completions: CompletionBatch, rows_B: Tensor, *, temperature: float
 ) -> Tensor:
-    """Outputs (B, T, 1 or 2) of some of the completions, padded to the longest of all."""
+    """Outputs (B, T, 2 or 3) of some of the completions, padded to the longest of all."""
     num_tokens = completions.tokens_BT.shape[1]
     if not len(rows_B):
-        num_outputs = 2 if model.has_value_head else 1
+        num_outputs = 3 if model.has_value_head else 2
         return torch.zeros(0, num_tokens, num_outputs, device=completions.tokens_BT.device)
     outputs = completion_outputs(model, completions.rows(rows_B), temperature=temperature)
     return F.pad(outputs, (0, 0, 0, num_tokens - outputs.shape[1]))

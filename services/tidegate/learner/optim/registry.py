@@ -64,6 +64,7 @@ def actor_critic(setting: TrainerSetting) -> ActorCriticTrainer:
         reward=setting.settings.workload.reward,
         precision=setting.config.precision,
         ranks=setting.ranks,
+        updates_per_version=setting.config.updates_per_version,
     )
 
 
@@ -101,6 +102,7 @@ def language_model(setting: TrainerSetting) -> LanguageModelTrainer:
         device=setting.device,
         ranks=setting.ranks,
         pass_tokens=config.pass_tokens,
+        updates_per_version=config.updates_per_version,
     )
 
 

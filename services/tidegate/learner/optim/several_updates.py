@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import FRESH, Response
+from tidegate.learner.optim.gradients import mean_of
 from tidegate.learner.optim.port import Trainer, TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits, priorities_of
 
@@ -66,11 +67,7 @@ class SeveralUpdates:
             priorities.append(priorities_of(self._trainer))
         given = [each for each in priorities if each is not None]
         self._priorities = np.concatenate(given) if given and len(given) == len(priorities) else None
-        names = dict.fromkeys(name for metrics in measured for name in metrics)
-        means = {
-            name: float(np.mean([metrics[name] for metrics in measured if name in metrics])) for name in names
-        }
-        return {**means, "updates": float(len(measured))}
+        return {**mean_of(measured), "updates": float(len(measured))}
 
     def priorities(self) -> NDArray[np.float32] | None:
         """See ``replay_port.ReplayTrainer``."""

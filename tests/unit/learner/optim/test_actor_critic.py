@@ -9,7 +9,7 @@ from tests.support.environments import CARTPOLE
 from tests.unit.learner.trajectories import segment, segment_tensors, version
 from tidegate.algorithms.objectives import ActorCriticSettings
 from tidegate.core.errors import RecordError, StaleFolderError
-from tidegate.core.records import Array, Trajectory
+from tidegate.core.records import Array, Trajectory, VersionSpan
 from tidegate.core.response import Response
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.models.policies import build_policy
@@ -43,7 +43,10 @@ def test_an_update_moves_the_policy_and_measures_it() -> None:
     before = made.policy()
     (metrics,) = train(made, range(1, 2))
     after = made.policy()
-    assert metrics.keys() >= {"loss", "ess", "clipped_fraction", "entropy", "grad_norm", "learning_rate"}
+    assert metrics.keys() >= {
+        *("loss", "ess", "ratio_mean", "clipped_fraction", "entropy", "grad_norm", "learning_rate"),
+        *("mismatch_kl", "mismatch_kl_lag_0"),
+    }
     assert all(np.isfinite(value) for value in metrics.values())
     changed = {name for name in before if not np.array_equal(before[name], after[name])}
     assert changed == before.keys() - {"input_scale"}
@@ -258,3 +261,16 @@ def test_a_checkpoint_without_statistics_of_returns_begins_them() -> None:
     without = {name: array for name, array in state.tensors.items() if not name.startswith("returns/")}
     made.restore(policy, msgspec.structs.replace(state, tensors=without))
     assert train(made, range(1, 2)) == expected
+
+
+def test_steps_of_older_versions_are_measured_apart_from_those_of_the_newest() -> None:
+    made = trainer()
+    (first, second) = batch(1)
+    halves = (VersionSpan(version(2), 0, 4), VersionSpan(version(3), 4, 8))
+    second = msgspec.structs.replace(second, spans=halves)
+    metrics = made.update(made.prepare([first, second]), number=4)
+    assert {name for name in metrics if name.startswith("mismatch_kl_lag_")} == {
+        "mismatch_kl_lag_0",
+        "mismatch_kl_lag_1",
+        "mismatch_kl_lag_2-3",
+    }

@@ -55,7 +55,19 @@ def test_rewarded_completions_become_likelier_against_the_others_of_their_group(
     for members in (slice(0, 3), slice(3, 6)):
         rewarded = rewards[members] == 1.0
         assert gains[members][rewarded].mean() > gains[members][~rewarded].mean()
-    assert metrics[-1].keys() >= {"loss", "ess", "clipped_fraction", "reward_mean", "zero_signal_fraction"}
+    assert metrics[-1].keys() >= {
+        *(
+            "loss",
+            "ess",
+            "ratio_mean",
+            "clipped_fraction",
+            "mismatch_kl",
+            "entropy",
+            "grad_norm",
+            "learning_rate",
+        ),
+        *("reward_mean", "zero_signal_fraction", "completion_tokens_mean", "completion_tokens_max"),
+    }
 
 
 def test_batch_without_any_signal_changes_nothing_and_still_counts() -> None:
@@ -228,3 +240,45 @@ def test_the_interpolated_proximal_policy_knows_how_old_each_token_is() -> None:
     stale.update(stale.prepare(batch()), number=9)
     with pytest.raises(AssertionError):
         assert_same_policy(fresh, stale, atol=1e-7)
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_mismatch_at_lag_0_is_numerics_and_at_a_lag_staleness(minibatches: int) -> None:
+    """Half of the tokens were written by the version that is trained, the others by one far from it."""
+    made = trainer(GrpoSettings(minibatches=minibatches, warmup_versions=0, learning_rate=1e-3))
+    prompts = {"1+2=": 4, "2+2=": 1, "3+3=": 0}
+    trajectories = [
+        each
+        for index, (prompt, step) in enumerate(prompts.items())
+        for each in group(f"g{index}", prompt, [("3", 1.0), ("12", 0.0)], at=version(step), logprob=-1.0)
+    ]
+    # What the trained policy itself gives those of its own version.
+    prepared = made.prepare(trajectories)
+    with torch.no_grad():
+        own = completion_logprobs(made.model, prepared.completions).numpy()
+    for row in (0, 1):
+        tensors = trajectories[row].tensors
+        tensors["behavior_logprobs"] = own[row, : len(tensors["tokens"])].astype(np.float32)
+    metrics = made.update(made.prepare(trajectories), number=5)
+    by_lag = {name: value for name, value in metrics.items() if name.startswith("mismatch_kl_lag_")}
+    assert by_lag.keys() <= {"mismatch_kl_lag_0", "mismatch_kl_lag_2-3", "mismatch_kl_lag_4-7"}
+    assert by_lag.get("mismatch_kl_lag_0", 0.0) < 1e-9
+    assert max(by_lag.values()) > 1e-3
+    if minibatches == 1:
+        assert len(by_lag) == 3
+
+
+def test_lag_counts_versions_where_a_version_has_several_updates() -> None:
+    made = LanguageModelTrainer(
+        CharLm(SPEC, generator=torch.Generator().manual_seed(0)),
+        GrpoSettings(minibatches=1, warmup_versions=0),
+        seed=0,
+        device=CPU,
+        updates_per_version=4,
+    )
+    fresh = [*group("a", "1+2=", [("3", 1.0), ("12", 0.0)], at=version(5))]
+    first = made.update(made.prepare(fresh), number=5 * 4 + 1)
+    assert "mismatch_kl_lag_0" in first
+    second = made.update(made.prepare(fresh), number=5 * 4 + 2)
+    assert not any(name.startswith("mismatch_kl_lag_") for name in second), "between two versions"
+    assert {"mismatch_kl", "entropy"} <= second.keys()
