@@ -120,8 +120,8 @@ LANGUAGE = Board(
                             f"lag {{{{{label(names.ATTR_LAG_BUCKET)}}}}}",
                         ),
                     ),
-                    description="The same in nats, by how many versions old a token or step was. Normal: near zero at lag"
-                    " 0, and more the older. At lag 0 it is the numerics of two engines; beyond it staleness.",
+                    description="The same in nats, by how many versions old a token or step was. Normal: near zero at"
+                    " lag 0, and more the older. At lag 0 it is the numerics of two engines; beyond it staleness.",
                 ),
                 Panel(
                     "Divergence from the reference policy",

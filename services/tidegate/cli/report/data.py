@@ -56,12 +56,13 @@ class RunData(msgspec.Struct, frozen=True):
         return self.summary.get("target", self.plan.file.until)
 
     def step_series(self, name: str, *, over: str = "at_s") -> Points:
-        """One number of the learner's steps over time (``at_s``), over ``env_steps`` or over ``step``."""
+        """A field or a metric of the learner's steps over time (``at_s``), over ``env_steps`` or over ``step``."""
         offset = self.started_at_s if over == "at_s" else 0.0
         return [
-            (float(step[over]) - offset, float(step[name]))
+            (float(step[over]) - offset, float(value))
             for step in self.steps
-            if _is_number(step.get(name)) and _is_number(step.get(over))
+            if _is_number(value := step.get(name, step.get("metrics", {}).get(name)))
+            and _is_number(step.get(over))
         ]
 
     def evaluations(self, name: str, *, over: str = "at_s") -> Points:

@@ -9,7 +9,9 @@ import yaml
 
 from tidegate.cli.audit_lines import lines_of
 from tidegate.cli.report.data import RunData
-from tidegate.cli.report.plots import Plot, plots
+from tidegate.cli.report.plot import Plot
+from tidegate.cli.report.plots import flow_plots, headline_plots
+from tidegate.cli.report.training_plots import training_plots
 from tidegate.cli.up.view import clock, number
 
 STYLE_FILE = Path(__file__).with_name("style.css")
@@ -21,7 +23,9 @@ def render_page(run: RunData) -> str:
         [
             _header(run),
             f'<div class="cards">{"".join(_card(*card) for card in _cards(run))}</div>',
-            f'<div class="plots">{"".join(map(_figure, plots(run)))}</div>',
+            _plots("", headline_plots(run)),
+            _plots("Training", training_plots(run)),
+            _plots("Flow and lag", flow_plots(run)),
             _verifiers(run),
             _audit(run),
             _processes(run),
@@ -149,6 +153,13 @@ def _cards(run: RunData) -> list[tuple[str, str, str]]:
 
 def _card(value: str, what: str, more: str) -> str:
     return f'<div class="card"><b>{_text(value)}</b><span>{_text(what)}</span><i>{_text(more)}</i></div>'
+
+
+def _plots(title: str, plots: Sequence[Plot]) -> str:
+    if not plots:
+        return ""
+    heading = f'<h2 class="part">{_text(title)}</h2>' if title else ""
+    return f'{heading}<div class="plots">{"".join(map(_figure, plots))}</div>'
 
 
 def _figure(plot: Plot) -> str:

@@ -3,10 +3,9 @@
 import math
 from collections.abc import Callable, Mapping
 
-import msgspec
-
 from tidegate.cli.report.data import Points, RunData
 from tidegate.cli.report.figures import bar_chart, line_chart, stacked_chart
+from tidegate.cli.report.plot import Plot
 from tidegate.launch.targets import TargetCondition, parse_target
 
 SECONDS = "seconds since the first admission"
@@ -18,20 +17,18 @@ HEADLINES = {
     "mean_return": "Mean return of the last 100 episodes",
     "evaluation_return": "Mean return of greedy episodes",
     "solved_share": "Share of held-out problems solved",
+    "mean_reward": "Mean reward of each trained batch",
 }
 
 
-class Plot(msgspec.Struct, frozen=True):
-    """One chart; ``svg`` is empty where the run has no data for it."""
-
-    title: str
-    caption: str
-    svg: str
+def headline_plots(run: RunData) -> list[Plot]:
+    """The run's score, over time and over samples."""
+    return [_return_over_time(run), _return_over_samples(run)]
 
 
-def plots(run: RunData) -> list[Plot]:
-    """All plots in the order of the page."""
-    return [make(run) for make in _PLOTS]
+def flow_plots(run: RunData) -> list[Plot]:
+    """Lag, queues, rates, waiting and drops, in the order of the page."""
+    return [make(run) for make in _FLOW]
 
 
 def _headline(run: RunData) -> tuple[str, TargetCondition | None]:
@@ -39,14 +36,18 @@ def _headline(run: RunData) -> tuple[str, TargetCondition | None]:
     name = conditions[0].name if conditions else ""
     if name not in HEADLINES:
         name = "mean_return" if run.plan.file.workload.kind == "segments" else "solved_share"
+    if name == "solved_share" and not run.evaluations(name):
+        # Nothing was evaluated: the reward of training is another quantity, under its own name.
+        name = "mean_reward"
     return name, next((condition for condition in conditions if condition.name == name), None)
 
 
 def _headline_series(run: RunData, name: str, *, over: str) -> dict[str, Points]:
     """The headline, and of segments the return while exploring beside that of evaluations; only what there is."""
     if name == "solved_share":
-        points = run.evaluations(name, over=over)
-        found = {name: points or run.step_series("mean_reward", over=over)}
+        found = {name: run.evaluations(name, over=over)}
+    elif name == "mean_reward":
+        found = {name: run.step_series(name, over=over)}
     else:
         found = {
             "mean_return": run.step_series("mean_return", over=over),
@@ -199,9 +200,7 @@ def _drops(run: RunData) -> Plot:
     return Plot("Drops by reason", caption, svg)
 
 
-_PLOTS: tuple[Callable[[RunData], Plot], ...] = (
-    _return_over_time,
-    _return_over_samples,
+_FLOW: tuple[Callable[[RunData], Plot], ...] = (
     _lag_histogram,
     _lag_sawtooth,
     _depths,
