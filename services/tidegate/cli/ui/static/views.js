@@ -237,7 +237,11 @@ export async function overview(page, run) {
     const now = JSON.parse(event.data);
     moment = now.moment;
     show(now.line);
-    if (now.line.state !== "running") stream.close();
+    if (now.line.state !== "running") {
+      stream.close();
+      window.dispatchEvent(new Event("hashchange")); // the page of a run that ended
+      return;
+    }
     if (now.line.step === updates || performance.now() - lastAsked < CURVES_PERIOD_MS) return;
     lastAsked = performance.now();
     updates = now.line.step;
