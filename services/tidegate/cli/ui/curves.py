@@ -1,13 +1,10 @@
 """The learner's updates as curves, followed while the file grows and thinned to what a drawing can show."""
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from tidegate.cli.step_tail import StepTail
 from tidegate.cli.thinning import thin
-from tidegate.cli.up.history import STEPS_FILE, step_files
 
 # Of a curve that a page receives.
 POINTS_MAX = 800
@@ -25,8 +22,7 @@ class Curves:
 
     def __init__(self, folder: Path) -> None:
         """``folder``: the run's."""
-        self._folder = folder
-        self._decoder = msgspec.json.Decoder(dict[str, Any])
+        self._tail = StepTail(folder)
         self._begin()
 
     def _begin(self) -> None:
@@ -35,36 +31,15 @@ class Curves:
         self._num_updates = 0
         self._stride = 1
         self._first_at_s = 0.0
-        self._offset = 0
-        self._file_id = 0
 
     def follow(self) -> int:
         """Read what was appended since the last call; returns how many updates were read since the beginning."""
-        path = self._folder / STEPS_FILE
-        if not path.is_file():
-            return 0
-        status = path.stat()
-        if status.st_ino != self._file_id or status.st_size < self._offset:
-            # The first call, or the file was rotated: the older ones are read once more.
+        from_first, updates = self._tail.new()
+        if from_first:
             self._begin()
-            self._file_id = status.st_ino
-            for older in step_files(self._folder):
-                if older != path:
-                    self._read(older, from_byte=0)
-        self._offset = self._read(path, from_byte=self._offset)
+        for update in updates:
+            self._add(update)
         return self._num_updates
-
-    def _read(self, path: Path, *, from_byte: int) -> int:
-        """Add every whole line; returns where the next one begins."""
-        with path.open("rb") as file:
-            file.seek(from_byte)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break  # it is being written, and is read by the next call
-                from_byte += len(line)
-                with suppress(msgspec.DecodeError, UnicodeDecodeError):
-                    self._add(self._decoder.decode(line))
-        return from_byte
 
     def _add(self, update: dict[str, Any]) -> None:
         if not _is_number(update.get("at_s")):

@@ -1,0 +1,56 @@
+"""What a run wrote as Arrow tables: one column a quantity, for pandas, Polars or Arrow itself."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from tidegate.cli.export.table import COLUMNS, TENSOR_COLUMNS, arrow_type
+from tidegate.runtime.arrow import load_pyarrow
+from tidegate.trajectory_store.exporting import Ended
+from tidegate.trajectory_store.reading import LedgerRow
+
+
+def table_of_updates(updates: Sequence[dict[str, Any]]) -> Any:
+    """A row an update; a column for each quantity of the step log, null where an update has no value."""
+    arrow = load_pyarrow("pyarrow")
+    names = dict.fromkeys(chain.from_iterable(updates))
+    # Lists and texts stay what they are; sections, such as the response to lag, are JSON.
+    return arrow.table({name: [_plain(update.get(name)) for update in updates] for name in names})
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.json.encode(value).decode() if isinstance(value, dict) else value
+
+
+def table_of_ended(pages: Iterator[list[Ended]], *, with_tensors: bool) -> Any:
+    """A row for each trajectory that was trained or dropped, with the columns of ``tidegate export``."""
+    arrow = load_pyarrow("pyarrow")
+    columns = (*COLUMNS, *TENSOR_COLUMNS) if with_tensors else COLUMNS
+    schema = arrow.schema([arrow.field(column.name, arrow_type(arrow, column.type)) for column in columns])
+    batches = [
+        arrow.RecordBatch.from_arrays(
+            [
+                arrow.array([column.value(row) for row in page], type=field.type)
+                for column, field in zip(columns, schema, strict=True)
+            ],
+            schema=schema,
+        )
+        for page in pages
+    ]
+    return arrow.Table.from_batches(batches, schema=schema)
+
+
+def table_of_ledger(rows: Iterable[LedgerRow]) -> Any:
+    """A row for each trajectory of the ledger in whatever state; versions as ``lineage@step``."""
+    arrow = load_pyarrow("pyarrow")
+    columns: dict[str, list[Any]] = {name: [] for name in LedgerRow.__struct_fields__}
+    for row in rows:
+        for name, values in columns.items():
+            value = getattr(row, name)
+            values.append(str(value) if name in _VERSIONS and value is not None else value)
+    return arrow.table(columns)
+
+
+_VERSIONS = frozenset({"oldest_version", "newest_version", "trained_at"})

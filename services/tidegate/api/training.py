@@ -1,0 +1,200 @@
+"""``tidegate.train`` and ``tidegate.train_async``: a run from its start to its end.
+
+The platform is a process of its own, ``tidegate up``, which starts the services. It ends with this program, however
+that ends.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import yaml
+
+from tidegate.api.runs import Run
+from tidegate.cli.step_tail import StepTail
+from tidegate.cli.up.summary import SUMMARY_JSON
+from tidegate.core.errors import ConfigError
+from tidegate.launch.run_file import read_run_file
+from tidegate.launch.run_folder import default_folder
+from tidegate.runtime.parent_death import dies_with_this_process
+
+RunFileLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
+# Gets each update once, as ``Run.updates`` has it; ends the run by returning True.
+OnUpdate: TypeAlias = Callable[[dict[str, Any]], bool | None]
+
+POLL_S = 0.5
+# A platform that is told to end drains, audits, and writes its report.
+DRAIN_S = 300.0
+# Of what the platform printed; the last of them are the reason where it fails.
+LINES_KEPT = 200
+
+
+def train(
+    run_file: RunFileLike,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    until: str | None = None,
+    time_limit: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    on_update: OnUpdate | None = None,
+) -> Run:
+    """Train a run file to its target, and return the run; ``run.summary["succeeded"]`` says whether it went well.
+
+    ``run_file``: its path, or its content. ``overrides``: keys by path, such as ``{"staleness.max_lag": 0}``.
+    ``until``: a target such as ``mean_return>=475`` instead of the run file's. ``time_limit``: such as ``90s`` or
+    ``5m``. ``folder``: where it writes; the folder of an earlier start of this run is resumed. ``on_update`` is called
+    in this thread after each update of the learner; it ends the run by returning True, and what it raises ends the run
+    and is raised here.
+
+    Raises:
+        ConfigError: the run was refused, or ended before it could write its summary; the message is what it said.
+    """
+    return _train(run_file, overrides or {}, until, time_limit, folder, on_update, stop=threading.Event())
+
+
+async def train_async(
+    run_file: RunFileLike,
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    until: str | None = None,
+    time_limit: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    on_update: OnUpdate | None = None,
+) -> Run:
+    """``train`` for programs with an event loop: several runs may go on at once.
+
+    ``on_update`` is called in a thread of the run's. A cancelled call ends its run first.
+
+    Raises:
+        ConfigError: as ``train``.
+    """
+    stop = threading.Event()
+    work = asyncio.create_task(
+        asyncio.to_thread(_train, run_file, overrides or {}, until, time_limit, folder, on_update, stop=stop)
+    )
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        stop.set()
+        await asyncio.wait({work})
+        raise
+
+
+def _train(
+    run_file: RunFileLike,
+    overrides: Mapping[str, Any],
+    until: str | None,
+    time_limit: str | None,
+    folder: str | os.PathLike[str] | None,
+    on_update: OnUpdate | None,
+    *,
+    stop: threading.Event,
+) -> Run:
+    sets = [f"{key}={_text(value)}" for key, value in overrides.items()]
+    with _as_path(run_file) as path:
+        plan = read_run_file(path, sets)
+        where = default_folder(plan) if folder is None else Path(folder)
+        tail = StepTail(where)
+        tail.new()  # a run that is resumed has updates of before
+        summary_before = _written_at(where)
+        command = [
+            sys.executable,
+            "-m",
+            "tidegate.cli.main",
+            "up",
+            str(path),
+            "--dir",
+            str(where),
+            "--headless",
+        ]
+        command += [argument for each in sets for argument in ("--set", each)]
+        command += [] if until is None else ["--until", until]
+        command += [] if time_limit is None else ["--for", time_limit]
+        with _platform(command) as (process, lines):
+            _follow(process, tail, on_update, stop=stop)
+    if _written_at(where) == summary_before:
+        said = [line for line in lines if line.strip()]
+        raise ConfigError("The run ended without a summary", why=said[-1] if said else "it was killed")
+    return Run(where)
+
+
+def _follow(
+    process: subprocess.Popen[str], tail: StepTail, on_update: OnUpdate | None, *, stop: threading.Event
+) -> None:
+    """Wait for the platform's end, or until an update or the caller ends it, and show each update on the way."""
+    has_ended, last_step = False, 0
+    while not has_ended and not stop.is_set():
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=POLL_S)
+            has_ended = True
+        for update in tail.new()[1]:
+            # A log that was rotated comes from its beginning again.
+            if update["step"] > last_step and on_update is not None and on_update(update) is True:
+                return
+            last_step = max(last_step, update["step"])
+
+
+@contextmanager
+def _platform(command: list[str]) -> Generator[tuple[subprocess.Popen[str], deque[str]]]:
+    """The process, and the last lines that it printed; at the end it is told to drain, and killed after ``DRAIN_S``."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        preexec_fn=dies_with_this_process(),  # it allocates and imports nothing
+    )
+    assert process.stdout is not None
+    lines: deque[str] = deque(maxlen=LINES_KEPT)
+    reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
+    reader.start()
+    try:
+        yield process, lines
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=DRAIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        reader.join(timeout=POLL_S)
+        process.stdout.close()
+
+
+def _read(stream: IO[str], lines: deque[str]) -> None:
+    for line in stream:
+        lines.append(line.rstrip("\n"))
+
+
+@contextmanager
+def _as_path(run_file: RunFileLike) -> Generator[Path]:
+    """The path of a run file; its content is written to a temporary one."""
+    if not isinstance(run_file, Mapping):
+        yield Path(run_file)
+        return
+    with tempfile.TemporaryDirectory(prefix="tidegate-run-") as folder:
+        path = Path(folder) / "run.yaml"
+        path.write_text(yaml.safe_dump(dict(run_file), sort_keys=False), encoding="utf-8")
+        yield path
+
+
+def _text(value: object) -> str:
+    """A value as YAML has it on one line, which is how ``--set`` reads it."""
+    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+
+
+def _written_at(folder: Path) -> int | None:
+    """When the summary was written, in nanoseconds; None without one."""
+    path = folder / SUMMARY_JSON
+    return path.stat().st_mtime_ns if path.is_file() else None

@@ -1,0 +1,68 @@
+from pathlib import Path
+
+import pytest
+
+import tidegate
+from tests.unit.cli.run_folder import id_of, write_accounting, write_run, write_samples
+from tests.unit.cli.ui.completions import FIRST, LOGPROBS, TOKENS, write_completions
+from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.trajectory_store import reading
+
+
+def test_updates_and_metrics_are_the_step_log(tmp_path: Path) -> None:
+    write_accounting(tmp_path)
+    run = tidegate.Run(tmp_path)
+    assert [update["step"] for update in run.updates()] == [1, 2, 3]
+    metrics = run.metrics()
+    assert metrics.column("mean_return").to_pylist() == [0.0, 100.0, 200.0]
+    assert metrics.column("lags").to_pylist() == [[0, 0], [1, 1], [2, 2]]
+    assert metrics.column("mean_reward").null_count == 3
+
+
+def test_trajectories_are_those_that_ended_and_the_ledger_all(tmp_path: Path) -> None:
+    write_accounting(tmp_path)
+    run = tidegate.Run(str(tmp_path))
+    ended = run.trajectories()
+    assert sorted(ended.column("outcome").to_pylist()) == ["dropped"] + ["trained"] * 6
+    assert run.trajectories(since_step=2).num_rows == 3, (
+        "two of the last update, and what was dropped after it"
+    )
+    ledger = run.ledger()
+    rows = list(reading.rows(tmp_path / "trajectory_store" / "ledger.sqlite"))
+    assert ledger.column("trajectory_id").to_pylist() == [row.trajectory_id for row in rows]
+    assert ledger.column("trained_at").to_pylist()[:3] == ["0-aaaa@0", "0-aaaa@0", "0-aaaa@1"]
+
+
+def test_tokens_come_with_the_table_where_they_are_asked_for(tmp_path: Path) -> None:
+    write_completions(tmp_path)
+    run = tidegate.Run(tmp_path)
+    assert run.trajectories(tensors=True).num_rows == 0, "both completions wait for a batch"
+    assert "tokens" in run.trajectories(tensors=True).column_names
+    assert "tokens" not in run.trajectories().column_names
+    assert len(TOKENS) == len(LOGPROBS)
+
+
+def test_audit_and_explanations_are_those_of_the_commands(tmp_path: Path) -> None:
+    write_accounting(tmp_path)
+    write_samples(tmp_path)
+    run = tidegate.Run(tmp_path)
+    assert run.audit().balanced
+    assert not run.is_running
+    assert run.summary is None
+    assert "Fix: add an actor" in run.explain()
+    assert "was trained at 0-aaaa@1" in run.explain(id_of(3))
+
+
+def test_language_model_does_not_act_here(tmp_path: Path) -> None:
+    write_completions(tmp_path)
+    with pytest.raises(NotFoundError, match="holds no policy"):
+        tidegate.Run(tmp_path).policy()
+    assert FIRST
+
+
+def test_folder_without_a_run_and_a_wrong_version_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no run folder"):
+        tidegate.Run(tmp_path)
+    write_run(tmp_path)
+    with pytest.raises(ConfigError, match="no version"):
+        tidegate.Run(tmp_path).policy("newest")
