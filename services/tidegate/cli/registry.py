@@ -70,6 +70,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "report": CommandEntry(
         "tidegate.cli.report.command:report", "Write the report of a run as one HTML file."
     ),
+    "samples": CommandEntry(
+        "tidegate.cli.version_samples:samples",
+        "Print completions of versions with the parts of their rewards.",
+    ),
     "export": CommandEntry(
         "tidegate.cli.export.command:export", "Export the trajectories of a run to a Parquet file."
     ),

@@ -80,6 +80,56 @@ def write_text_run(folder: Path, *, updates: int = 5) -> RunRecord:
     return record
 
 
+def write_completions(folder: Path, completions: Sequence[tuple[str, str, float]]) -> RunRecord:
+    """A run of a language model whose first update trained one group: (prompt, completion, reward) each."""
+    record = write_text_run(folder, updates=1)
+    run, version = RunId(record.run_id), PolicyVersion(LINEAGE, 0)
+    for path in (ledger_path(folder), journal_path(folder)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    journal = open_journal(journal_path(folder), run_id=run)
+    journal.admit([_task(run, 1)], curriculum=CurriculumState())
+    journal.close()
+    store = Store(ledger_path(folder).parent, run_id=run, config=TrajectoryStoreConfig(), now_s=START_S)
+    store.open_lineage(Lineage(name=LINEAGE), learner_id="learner-a", consumed=(), now_s=START_S)
+    group = [
+        Trajectory(
+            trajectory_id=trajectory_at(1, index),
+            run_id=run,
+            task_id=TaskId(task_id(1)),
+            group_id=GroupId(task_id(1)),
+            group_size=len(completions),
+            spans=(VersionSpan(version=version, start=0, stop=2),),
+            tensors={"tokens": np.array([5, 6], np.int32), "behavior_logprobs": np.full(2, -0.5, np.float32)},
+            num_steps=2,
+            prompt=prompt,
+            completion=completion,
+            reward=reward,
+            reward_components={"exact": reward, "length": 0.0},
+            length_tokens=2,
+            finish_reason="stop",
+            env_id="arithmetic",
+            actor_id="actor-0",
+            started_at_s=START_S,
+            finished_at_s=START_S + 0.01,
+        )
+        for index, (prompt, completion, reward) in enumerate(completions)
+    ]
+    ids = ",".join(each.trajectory_id for each in group)
+    message = ArrivedMessage(
+        data=encode_frame(group), headers={HEADER_TRAJECTORY_IDS: ids}, received_at_s=START_S + 0.1
+    )
+    store.ingest([message], now_s=START_S + 0.1)
+    limits = StalenessLimits(max_lag=4, max_age_s=300.0)
+    batch = store.lease(
+        version, batch_size=len(group), limits=limits, learner_id="learner-a", now_s=START_S + 1
+    )
+    assert batch is not None
+    consumptions = [Consumption(each, Fresh(lag=0, span=0, age_s=1.0)) for each in batch.trajectory_ids]
+    store.commit(batch.batch_id, version=version, consumptions=consumptions, now_s=START_S + 1)
+    store.close()
+    return record
+
+
 def write_checkpoints(folder: Path, *, steps: Sequence[int]) -> RunRecord:
     """A run whose learner wrote checkpoints of these versions."""
     record = write_run(folder)

@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 
 from tidegate.cli.accounting import RunAccounting, journal_path, ledger_path, read_accounting
+from tidegate.cli.report.samples_section import shown_versions
 from tidegate.cli.samples import numbers, read_samples
 from tidegate.cli.up.history import read_steps
 from tidegate.cli.up.summary import read_summary
+from tidegate.cli.version_samples import VersionSamples, read_samples_of, versions_of
 from tidegate.core.errors import CorruptionError, TidegateError
 from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan
@@ -50,6 +52,7 @@ class RunData(msgspec.Struct, frozen=True):
     flow: WorkFlow
     samples: list[tuple[float, dict[str, float]]]
     evaluated: list[dict[str, Any]]
+    completions: list[VersionSamples]
 
     def target(self) -> str:
         """The target of the run, as ``--until`` takes it."""
@@ -113,6 +116,9 @@ def read_run(folder: Path) -> RunData:
         flow=flow,
         samples=[(float(sample["at_s"]), numbers(sample)) for sample in read_samples(folder)],
         evaluated=list(read_events(folder, "evaluation")),
+        completions=read_samples_of(folder, shown_versions(versions_of(steps)))
+        if accounting and plan.file.workload.kind != "segments"
+        else [],
     )
 
 

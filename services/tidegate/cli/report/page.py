@@ -11,6 +11,7 @@ from tidegate.cli.audit_lines import lines_of
 from tidegate.cli.report.data import RunData
 from tidegate.cli.report.plot import Plot
 from tidegate.cli.report.plots import flow_plots, headline_plots
+from tidegate.cli.report.samples_section import samples_section
 from tidegate.cli.report.training_plots import training_plots
 from tidegate.cli.up.view import clock, number
 
@@ -25,6 +26,7 @@ def render_page(run: RunData) -> str:
             f'<div class="cards">{"".join(_card(*card) for card in _cards(run))}</div>',
             _plots("", headline_plots(run)),
             _plots("Training", training_plots(run)),
+            samples_section(run.completions),
             _plots("Flow and lag", flow_plots(run)),
             _verifiers(run),
             _audit(run),
