@@ -5,6 +5,7 @@ as in a cluster, this service opens a copy itself, in a thread, so that scoring 
 """
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -96,16 +97,16 @@ async def _in_thread(call: Callable[[], EnvironmentDescription]) -> EnvironmentD
     result: asyncio.Future[EnvironmentDescription] = loop.create_future()
 
     def work() -> None:
+        found: EnvironmentDescription | TidegateError
         try:
             found = call()
         except Exception as error:  # environments are third-party code
-            failure = (
+            found = (
                 error
                 if isinstance(error, TidegateError)
                 else TidegateError("The environment cannot be described", why=repr(error))
             )
-            loop.call_soon_threadsafe(_set, result, failure)
-        else:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the service stopped meanwhile
             loop.call_soon_threadsafe(_set, result, found)
 
     threading.Thread(target=work, name="describe", daemon=True).start()

@@ -1,6 +1,7 @@
 """The environment service's answer: found once, kept with its errors, and never waited for without end."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -111,3 +112,33 @@ async def test_without_an_answer_of_the_launcher_a_copy_is_opened(tmp_path: Path
     )
     with pytest.raises(NotFoundError, match="NoSuchGame-v0"):
         await describe_in(tmp_path)(WorkloadConfig(kind="segments", env="NoSuchGame-v0"))
+
+
+def test_description_that_is_found_after_the_service_stopped_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, failures = threading.Event(), list[threading.ExceptHookArgs]()
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+
+    def find(_workload: WorkloadConfig) -> EnvironmentDescription:
+        opened.wait(60.0)
+        return CARTPOLE
+
+    def load_find(_path: str) -> Callable[[WorkloadConfig], EnvironmentDescription]:
+        return find
+
+    monkeypatch.setattr(describing, "load", load_find)
+
+    async def stop_meanwhile() -> threading.Thread:
+        asking = asyncio.ensure_future(describe_in(tmp_path)(SEGMENTS))
+        async with asyncio.timeout(60.0):
+            while not (found := [each for each in threading.enumerate() if each.name == "describe"]):
+                await asyncio.sleep(0.01)
+        asking.cancel()
+        return found[-1]
+
+    thread = asyncio.run(stop_meanwhile())
+    opened.set()
+    thread.join(60.0)
+    assert not thread.is_alive()
+    assert failures == []
