@@ -18,7 +18,7 @@ from tidegate.cli.up.history import read_steps
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import LineageName, PolicyVersion, parse_version
 from tidegate.launch.run_folder import find_folder
-from tidegate.trajectory_store.version_samples import Sample, samples_of
+from tidegate.trajectory_store.version_samples import ShownCompletion, samples_of
 
 # Of a prompt or a completion that is shown; the whole is in `tidegate export` and in `--json`.
 CHARACTERS_MAX = 2000
@@ -28,7 +28,7 @@ class VersionSamples(msgspec.Struct, frozen=True):
     """The samples of one version."""
 
     version: PolicyVersion
-    samples: Sequence[Sample]
+    samples: Sequence[ShownCompletion]
 
 
 def samples(
@@ -75,7 +75,7 @@ def read_samples_of(folder: Path, versions: Sequence[PolicyVersion]) -> list[Ver
     return [each for each in read if each.samples]
 
 
-def as_document(version: PolicyVersion, sample: Sample) -> dict[str, Any]:
+def as_document(version: PolicyVersion, sample: ShownCompletion) -> dict[str, Any]:
     """A sample as a JSON object, with whole texts."""
     record = sample.record
     return {
@@ -95,7 +95,7 @@ def as_document(version: PolicyVersion, sample: Sample) -> dict[str, Any]:
     }
 
 
-def facts(sample: Sample) -> str:
+def facts(sample: ShownCompletion) -> str:
     """Reward, its parts, length, lag and the versions that wrote it, in one line."""
     record = sample.record
     parts = [f"reward {record.reward:g}"]

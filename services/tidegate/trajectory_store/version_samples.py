@@ -18,7 +18,7 @@ from tidegate.wire.frame import decode_provenance
 Why = Literal["best", "worst", "random"]
 
 
-class Sample(msgspec.Struct, frozen=True):
+class ShownCompletion(msgspec.Struct, frozen=True):
     """One completion and why it was chosen; ``record``: without tensors; ``lag``: in versions, at its update."""
 
     why: Why
@@ -26,7 +26,7 @@ class Sample(msgspec.Struct, frozen=True):
     record: Trajectory
 
 
-def samples_of(path: Path, version: PolicyVersion) -> list[Sample]:
+def samples_of(path: Path, version: PolicyVersion) -> list[ShownCompletion]:
     """Samples of the update that made ``version``; none of segments, and of rows that were folded.
 
     ``path``: the ledger.
@@ -42,12 +42,12 @@ def samples_of(path: Path, version: PolicyVersion) -> list[Sample]:
             (version.lineage, version.step - 1),
         ).fetchall()
         chosen = choose([row[0] for row in rows], chance=zlib.crc32(str(version).encode()))
-        samples: list[Sample] = []
+        samples: list[ShownCompletion] = []
         for why, place in chosen:
             _, lag, frame_id, frame_index = cast("tuple[float, int, int, int]", rows[place])
             (head,) = db.execute("SELECT head FROM frames WHERE frame_id = ?", (frame_id,)).fetchone()
             records: list[Trajectory] = decode_provenance(head)
-            samples.append(Sample(why=why, lag=lag, record=records[frame_index]))
+            samples.append(ShownCompletion(why=why, lag=lag, record=records[frame_index]))
     return samples
 
 

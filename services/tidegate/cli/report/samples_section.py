@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from tidegate.cli.version_samples import VersionSamples, facts, shortened
 from tidegate.core.ids import PolicyVersion
-from tidegate.trajectory_store.version_samples import Sample
+from tidegate.trajectory_store.version_samples import ShownCompletion
 
 # Of a run, at equal distances, the first and the last among them.
 VERSIONS_MAX = 8
@@ -34,7 +34,7 @@ def samples_section(shown: Sequence[VersionSamples]) -> str:
     )
 
 
-def _sample(sample: Sample) -> str:
+def _sample(sample: ShownCompletion) -> str:
     record = sample.record
     log = f"<pre>{_text(shortened(record.verifier_log))}</pre>" if record.verifier_log else ""
     return (
