@@ -122,7 +122,7 @@ def _head(name: str, preset: Preset, answer: GpuPlan, pods: RunPods) -> str:
         f"{split.learner_gpus} GPUs train, {where}, and there is room for {split.num_actors} actors of"
         f" {split.tensor_parallel}:",
         f"  kubectl scale deployment/<release>-actor --replicas={split.num_actors}",
-        "Your own run file goes over `run`. The model must be at policy.path in the pods of actors and learner.",
+        "Your own run file goes over `run`. `model` names the claim, image or URL of the model (docs/gpu.md).",
     ]
     if preset.spot:
         lines += [

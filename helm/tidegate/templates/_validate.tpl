@@ -1,7 +1,7 @@
 {{/* Values that are right one by one and wrong together: all sentences at once, before anything is sent. What only the run
 file's types know is checked by the Job in check.yaml. */}}
 {{- define "tidegate.validate" -}}
-{{- $problems := concat (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) (include "tidegate.gpuProblems" . | fromYamlArray) -}}
+{{- $problems := concat (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) (include "tidegate.gpuProblems" . | fromYamlArray) (include "tidegate.modelProblems" . | fromYamlArray) -}}
 {{- if $problems }}{{ fail (join "\n" $problems) }}{{ end -}}
 {{- end -}}
 
@@ -83,6 +83,39 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- $problems := list -}}
 {{- if and $learner.gpuKind (eq (int $learner.gpu) 0) -}}
 {{- $problems = append $problems (printf "learner.gpuKind is %s and learner.gpu 0: its pods get no GPU. Set learner.gpu to the GPUs of each pod, or leave gpuKind out" $learner.gpuKind) -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}
+
+{{- define "tidegate.modelProblems" -}}
+{{- $model := .Values.model -}}
+{{- $problems := list -}}
+{{- if include "tidegate.hasModel" . -}}
+{{- $path := .Values.run.policy.path | default "" -}}
+{{- if not (or (eq $path $model.mountPath) (hasPrefix (printf "%s/" $model.mountPath) $path)) -}}
+{{- $problems = append $problems (printf "model is set and run.policy.path is %q: pods see the model at model.mountPath, %s. Set run.policy.path to that folder, with run.policy.kind transformers" $path $model.mountPath) -}}
+{{- end -}}
+{{- if and $model.image (or $model.claim $model.nodeCache $model.url) -}}
+{{- $problems = append $problems "model.image and another source of the model: an image is mounted as it is. Leave out model.claim, model.nodeCache and model.url, or model.image" -}}
+{{- end -}}
+{{- if and $model.url $model.claim $model.nodeCache -}}
+{{- $problems = append $problems "model.url, model.claim and model.nodeCache: two sources of one cache. Leave out model.url, or model.claim" -}}
+{{- end -}}
+{{- if and $model.url (not $model.claim) (not $model.nodeCache) -}}
+{{- $problems = append $problems "model.url is set, and no volume to load it into: set model.claim or model.nodeCache" -}}
+{{- end -}}
+{{- if and $model.nodeCache (not $model.claim) (not $model.url) -}}
+{{- $problems = append $problems "model.nodeCache is set, and nothing to fill it from: set model.claim or model.url" -}}
+{{- end -}}
+{{- end -}}
+{{- if and $model.path (not $model.claim) -}}
+{{- $problems = append $problems (printf "model.path is %s and model.claim empty: it is a folder of the claim. Set model.claim, or name the folder in run.policy.path" $model.path) -}}
+{{- end -}}
+{{- if and $model.path $model.url -}}
+{{- $problems = append $problems (printf "model.path is %s and model.url is set: a model that is loaded gets a folder of its own. Leave out model.path" $model.path) -}}
+{{- end -}}
+{{- if and $model.existingSecret (not $model.url) -}}
+{{- $problems = append $problems "model.existingSecret is set without model.url, to whose server its token is sent: set model.url, or leave it out" -}}
 {{- end -}}
 {{- toYaml $problems -}}
 {{- end -}}

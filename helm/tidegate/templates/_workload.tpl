@@ -179,9 +179,16 @@ spec:
   resourceClaims:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- with $pod.initContainers }}
+  {{- $reads := has $service (list "actor" "learner") -}}
+  {{- $first := ternary (include "tidegate.modelContainer" (list $root $image)) "" $reads }}
+  {{- if or $first $pod.initContainers }}
   initContainers:
+    {{- with $first }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    {{- with $pod.initContainers }}
     {{- toYaml . | nindent 4 }}
+    {{- end }}
   {{- end }}
   containers:
     - name: {{ $row.name }}
@@ -276,6 +283,9 @@ spec:
         {{- if $pod.sharedMemory }}
         - {name: shm, mountPath: /dev/shm}
         {{- end }}
+        {{- if $reads }}
+        {{- include "tidegate.modelMounts" $root | nindent 8 }}
+        {{- end }}
         {{- with $pod.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -295,6 +305,9 @@ spec:
     {{- end }}
     {{- if $pod.sharedMemory }}
     - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $pod.sharedMemory }}}}
+    {{- end }}
+    {{- if $reads }}
+    {{- include "tidegate.modelVolumes" $root | nindent 4 }}
     {{- end }}
     {{- with $pod.extraVolumes }}
     {{- toYaml . | nindent 4 }}

@@ -81,7 +81,7 @@ def test_what_the_library_refuses_is_told(tmp_path: Path) -> None:
     ("options", "reason"),
     [
         (["--gpus", "8xL4-24", "--memory", "1Gi"], "in a pod of 8 ranks"),
-        (["--memory", "500M"], "a pod of the learner has 0.5 GB"),
+        (["--memory", "500M"], "pod of the learner has 0.5 GB"),
         (["--gpus", "1xL4-24", "--disk", "1k"], "of disk for checkpoints"),
         (["--gpus", "8xL5"], "are no GPUs that the planner knows"),
     ],
