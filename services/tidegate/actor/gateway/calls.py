@@ -189,7 +189,7 @@ class Caller:
             finish_reason=draft.finish_reason,
         )
         episode.called(reply.calls, now_s=self._clock.now_s())
-        return CallAnswer(draft, reply, prompt_tokens=len(prepared.context))
+        return CallAnswer(draft, reply, prompt_ids=prepared.context)
 
 
 def _new_call_id() -> str:

@@ -9,6 +9,7 @@ from tidegate.core.errors import ConfigError
 OPERATOR_KEY_VARIABLE = "TIDEGATE_GATEWAY_KEY"
 # Set where several actors share one address for claims: the host of this actor alone.
 HOST_VARIABLE = "TIDEGATE_GATEWAY_HOST"
+UnknownFields = Literal["refuse", "ignore"]
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)]
 
 
@@ -33,6 +34,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     are answered, counted and not trained with ``longest``; with ``fail`` such an episode ends as one without reward.
     ``sampling``: for a call with another temperature or top_p than the run's: ``refuse`` it, or ``override`` it with
     the run's. One record has one sampler, so a call cannot have its own.
+    ``unknown_fields``: of a call's body: ``refuse`` them, because an agent that sends one expects something of it, or
+    ``ignore`` them, for clients that always send some. Fields that are known and not supported are refused in both.
     ``tool_calls``: the format of the model's calls: ``hermes`` as JSON in <tool_call> tags, ``bracket`` as [argument]
     of the one declared tool with its one parameter, for alphabets without quotes.
 
@@ -54,10 +57,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attempts: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
     branches: Literal["longest", "fail"] = "longest"
     sampling: Literal["refuse", "override"] = "refuse"
+    unknown_fields: UnknownFields = "refuse"
     tool_calls: Literal["hermes", "bracket"] = "hermes"
     episode_deadline_s: Seconds = 300.0
     idle_s: Seconds = 60.0
     claim_deadline_s: Seconds = 60.0
+    claim_wait_s: Annotated[float, msgspec.Meta(ge=0.0, le=300.0)] = 30.0
     kill_grace_s: Annotated[float, msgspec.Meta(ge=0.0, le=60.0)] = 2.0
     episodes_max: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 64
     calls_max: Annotated[int, msgspec.Meta(ge=1, le=64)] = 8

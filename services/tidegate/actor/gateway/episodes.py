@@ -9,43 +9,24 @@ import asyncio
 import hashlib
 import hmac
 import secrets
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from typing import Annotated
-
-import msgspec
+from contextlib import contextmanager, suppress
 
 from tidegate.actor.gateway.chains import Recorder
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.errors import KeyRefusedError, RefusedCallError
 from tidegate.actor.gateway.messages import CalledTool, ChatMessage
+from tidegate.actor.gateway.responses_api import RememberedResponse
+from tidegate.actor.gateway.rewards import Reward
 from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
 from tidegate.core.records import Task, ToolCall
 from tidegate.runtime.clock import Clock
-from tidegate.wire.bounds import MAGNITUDE_MAX, is_summable
 
 KEY_PREFIX = "tg"
 SECRET_BYTES = 24
-COMPONENTS_MAX = 64
-LOG_CHARS_MAX = 8192
-
-
-class Reward(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an episode was worth.
-
-    Raises:
-        ValueError: a learner cannot compute with a number.
-    """
-
-    reward: float
-    components: Annotated[dict[str, float], msgspec.Meta(max_length=COMPONENTS_MAX)] = {}
-    log: Annotated[str, msgspec.Meta(max_length=LOG_CHARS_MAX)] = ""
-
-    def __post_init__(self) -> None:
-        """A reward that float32 cannot sum makes the advantages of the whole group invalid."""
-        if not all(map(is_summable, (self.reward, *self.components.values()))):
-            raise ValueError(f"the reward and its components must be finite and below {MAGNITUDE_MAX:g}")
+# Episodes that ended, whose reward may be posted again by a client that has not received the answer.
+RECEIPTS_MAX = 4096
 
 
 class AgentEpisode:
@@ -61,6 +42,7 @@ class AgentEpisode:
         self.seed = derived_seed(task.task_id, task.seed, sample_index, attempt)
         self.recorder = Recorder()
         self.reward: Reward | None = None
+        self._responses: dict[str, RememberedResponse] = {}
         self.tool_calls: list[ToolCall] = []
         self._calls_out: dict[str, tuple[CalledTool, float]] = {}
         self.claimed = asyncio.Event()
@@ -92,6 +74,27 @@ class AgentEpisode:
             )
         self.reward = reward
         self.end()
+
+    def remember(self, response_id: str, response: RememberedResponse) -> None:
+        """Keep a response for the call that continues it; bounded by the calls of an episode."""
+        self._responses[response_id] = response
+
+    def response(self, response_id: str | None) -> RememberedResponse | None:
+        """The response that a call continues; None if it continues none.
+
+        Raises:
+            RefusedCallError: this episode has no such response.
+        """
+        if response_id is None:
+            return None
+        if response_id not in self._responses:
+            raise RefusedCallError(
+                f"There is no response {response_id[:64]!r} in this episode",
+                param="previous_response_id",
+                code="previous_response_not_found",
+                fix="name a response of the same episode, or send the whole input",
+            )
+        return self._responses[response_id]
 
     def called(self, calls: Sequence[CalledTool], *, now_s: float) -> None:
         """A reply called tools (seconds since the epoch)."""
@@ -144,6 +147,9 @@ class EpisodeTable:
         self._clock = clock
         self._episodes: dict[str, AgentEpisode] = {}
         self._waiting: deque[AgentEpisode] = deque()
+        self._offered = asyncio.Event()
+        # (reward key, reward) of episodes that ended, by id, the oldest first.
+        self._receipts: OrderedDict[str, tuple[str, Reward]] = OrderedDict()
 
     @property
     def num_open(self) -> int:
@@ -169,22 +175,33 @@ class EpisodeTable:
     def close(self, episode: AgentEpisode) -> None:
         """Free its place; its keys are invalid from now on."""
         episode.end()
-        self._episodes.pop(episode.episode_id, None)
+        if self._episodes.pop(episode.episode_id, None) is not None and episode.reward is not None:
+            self._receipts[episode.episode_id] = (episode.reward_key, episode.reward)
+            while len(self._receipts) > RECEIPTS_MAX:
+                self._receipts.popitem(last=False)
         if episode in self._waiting:
             self._waiting.remove(episode)
 
     def offer(self, episode: AgentEpisode) -> None:
         """Offer an episode for a claim."""
         self._waiting.append(episode)
+        self._offered.set()
 
-    def claim(self) -> AgentEpisode:
-        """Give the calling agent the episode that has waited longest.
+    async def claim(self, *, wait_s: float = 0.0) -> AgentEpisode:
+        """Give the calling agent the episode that has waited longest, or the first that comes within ``wait_s``.
 
         Raises:
             UnavailableError: none waits.
         """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while not self._waiting:
+                    self._offered.clear()
+                    await self._offered.wait()
         if not self._waiting:
-            raise UnavailableError("No episode waits for an agent", fix="ask again")
+            raise UnavailableError(
+                "No episode waits for an agent", fix="ask again, or with ?wait_s=20 to wait for one"
+            )
         episode = self._waiting.popleft()
         episode.used_at_s = self._clock.monotonic_s()
         episode.claimed.set()
@@ -207,6 +224,17 @@ class EpisodeTable:
         """
         episode = self._episodes.get(episode_id)
         return _opened(episode, key, "" if episode is None else episode.reward_key)
+
+    def reward_of(self, key: str, *, episode_id: str) -> Reward | None:
+        """The reward that an episode got, if the reward key is its own; None while it has none or is not known.
+
+        Known are open episodes, and ``RECEIPTS_MAX`` of those that ended.
+        """
+        episode = self._episodes.get(episode_id)
+        wanted, reward = self._receipts.get(episode_id, ("", None))
+        if episode is not None:
+            wanted, reward = episode.reward_key, episode.reward
+        return reward if same_secret(key, wanted) else None
 
     def _named_in(self, key: str) -> AgentEpisode | None:
         prefix, _, rest = key.partition("-")

@@ -3,7 +3,8 @@
 from tidegate.actor.engines.port import Sample
 from tidegate.actor.gateway.chains import RecordedTurn, chain_to
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import AgentEpisode, Reward
+from tidegate.actor.gateway.episodes import AgentEpisode
+from tidegate.actor.gateway.rewards import Reward
 from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import Array

@@ -7,15 +7,18 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
-from tidegate.actor.gateway.config import GatewayConfig
+from tidegate.actor.gateway.config import GatewayConfig, UnknownFields
 from tidegate.actor.gateway.errors import RefusedCallError
 from tidegate.core.records import Sampler
 
 STOPS_MAX = 4
 
 
-class _Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Parameters of both kinds of call. ``user`` to ``prompt_cache_key`` are accepted and ignored."""
+class SharedParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Parameters of every kind of call. ``user`` to ``prompt_cache_key`` are accepted and ignored.
+
+    ``top_k`` to ``return_token_ids`` are what clients of inference servers send besides the API's own.
+    """
 
     model: str = ""
     stream: bool | None = None
@@ -29,6 +32,13 @@ class _Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
     store: bool | None = None
@@ -37,7 +47,7 @@ class _Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     prompt_cache_key: str | None = None
 
 
-class ChatRequest(_Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ChatRequest(SharedParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """POST /v1/chat/completions."""
 
     messages: list[dict[str, Any]]
@@ -50,7 +60,7 @@ class ChatRequest(_Shared, frozen=True, forbid_unknown_fields=True, kw_only=True
     response_format: dict[str, Any] | None = None
 
 
-class CompletionRequest(_Shared, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CompletionRequest(SharedParameters, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """POST /v1/completions."""
 
     prompt: Any
@@ -61,7 +71,7 @@ class CompletionRequest(_Shared, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 Request: TypeAlias = ChatRequest | CompletionRequest
-RequestT = TypeVar("RequestT", ChatRequest, CompletionRequest)
+RequestT = TypeVar("RequestT", bound=SharedParameters)
 
 
 class CallOptions(msgspec.Struct, frozen=True):
@@ -72,20 +82,30 @@ class CallOptions(msgspec.Struct, frozen=True):
     num_choices: int
     seed: int | None
     logprobs: bool
+    token_ids: bool
     stream: bool
     include_usage: bool
 
 
-def read_request(body: bytes, kind: type[RequestT]) -> RequestT:
-    """A call's body.
+def read_request(body: bytes, kind: type[RequestT], *, unknown_fields: UnknownFields) -> RequestT:
+    """A call's body; with ``unknown_fields: ignore`` it is read without those that no call of this kind has.
 
     Raises:
         RefusedCallError: it is no such call, or contains an unknown field.
     """
     try:
+        if unknown_fields == "ignore":
+            given = msgspec.json.decode(body, type=dict[str, Any])
+            known = {name: value for name, value in given.items() if name in kind.__struct_fields__}
+            return msgspec.convert(known, kind)
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RefusedCallError("The body is no call of this endpoint", why=str(error)) from error
+        fix = (
+            "leave the field out, or set actor.gateway.unknown_fields to ignore"
+            if "unknown" in str(error)
+            else ""
+        )
+        raise RefusedCallError("The body is no call of this endpoint", why=str(error), fix=fix) from error
 
 
 def options_of(request: Request, *, sampler: Sampler, config: GatewayConfig) -> CallOptions:
@@ -113,8 +133,9 @@ def options_of(request: Request, *, sampler: Sampler, config: GatewayConfig) -> 
         _check_completion(request)
         logprobs = request.logprobs is not None
         asked = request.max_tokens
-    if request.stream and logprobs:
-        raise _unsupported("logprobs", why="a stream's pieces are text, not tokens")
+    for name, asked_for in (("logprobs", logprobs), ("return_token_ids", request.return_token_ids)):
+        if request.stream and asked_for:
+            raise _unsupported(name, why="a stream's pieces are text, not tokens")
     if asked is not None and asked < 1:
         raise RefusedCallError(f"max_tokens is {asked}", param="max_tokens", fix="ask for 1 or more")
     stops = _stops(request.stop)
@@ -125,6 +146,7 @@ def options_of(request: Request, *, sampler: Sampler, config: GatewayConfig) -> 
         num_choices=num_choices,
         seed=request.seed,
         logprobs=logprobs,
+        token_ids=bool(request.return_token_ids),
         stream=bool(request.stream),
         include_usage=usage,
     )
@@ -134,6 +156,8 @@ def _check_sampling(request: Request, sampler: Sampler, *, override: bool) -> No
     for name, given, held in (
         ("temperature", request.temperature, sampler.temperature),
         ("top_p", request.top_p, sampler.top_p),
+        # Servers have two words for all tokens.
+        ("top_k", 0 if request.top_k == -1 else request.top_k, sampler.top_k),
     ):
         if given is not None and given != held and not override:
             raise RefusedCallError(
@@ -149,6 +173,14 @@ def _check_sampling(request: Request, sampler: Sampler, *, override: bool) -> No
         ("logit_bias", request.logit_bias),
     ):
         if penalty:
+            raise _unsupported(name, why="recorded logprobs would not be the policy's")
+    for name, value, neutral in (
+        ("min_p", request.min_p, 0.0),
+        ("repetition_penalty", request.repetition_penalty, 1.0),
+        ("min_tokens", request.min_tokens, 0),
+        ("ignore_eos", request.ignore_eos, False),
+    ):
+        if value is not None and value != neutral:
             raise _unsupported(name, why="recorded logprobs would not be the policy's")
 
 

@@ -10,11 +10,11 @@ from tidegate.actor.gateway.writing import Draft
 
 
 class CallAnswer(msgspec.Struct, frozen=True):
-    """One choice, done. ``prompt_tokens`` counts the whole context."""
+    """One choice, done. ``prompt_ids``: the tokens of the whole context."""
 
     draft: Draft
     reply: Reply
-    prompt_tokens: int
+    prompt_ids: tuple[int, ...]
 
     @property
     def finish_reason(self) -> str:
@@ -42,37 +42,49 @@ class Envelope(msgspec.Struct, frozen=True):
 
 def usage_of(answers: Sequence[CallAnswer]) -> dict[str, int]:
     """Tokens read and written; a prompt is read once, however many choices follow it."""
-    prompt = answers[0].prompt_tokens
+    prompt = len(answers[0].prompt_ids)
     completion = sum(len(answer.draft.tokens) for answer in answers)
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 
 def chat_answer(
-    envelope: Envelope, answers: Sequence[CallAnswer], *, piece_of: Callable[[int], str] | None
+    envelope: Envelope,
+    answers: Sequence[CallAnswer],
+    *,
+    piece_of: Callable[[int], str] | None,
+    token_ids: bool = False,
 ) -> dict[str, Any]:
-    """A chat completion; with ``piece_of`` (a token's text) it contains logprobs."""
+    """A chat completion; with ``piece_of`` (a token's text) it contains logprobs, with ``token_ids`` the tokens."""
     choices = [
         {
             "index": index,
             "message": {"role": "assistant", "refusal": None, **_said(answer.reply)},
             "logprobs": None if piece_of is None else {"content": _chat_logprobs(answer.draft, piece_of)},
             "finish_reason": answer.finish_reason,
+            **({"token_ids": list(answer.draft.tokens)} if token_ids else {}),
         }
         for index, answer in enumerate(answers)
     ]
-    return {**envelope.around("chat.completion", choices), "usage": usage_of(answers)}
+    prompt = {"prompt_token_ids": list(answers[0].prompt_ids)} if token_ids else {}
+    return {**envelope.around("chat.completion", choices), "usage": usage_of(answers), **prompt}
 
 
 def text_answer(
-    envelope: Envelope, answers: Sequence[CallAnswer], *, piece_of: Callable[[int], str] | None
+    envelope: Envelope,
+    answers: Sequence[CallAnswer],
+    *,
+    piece_of: Callable[[int], str] | None,
+    token_ids: bool = False,
 ) -> dict[str, Any]:
-    """A completion; with ``piece_of`` it contains logprobs."""
+    """A completion; with ``piece_of`` it contains logprobs, with ``token_ids`` the tokens."""
     choices = [
         {
             "index": index,
             "text": answer.draft.text,
             "logprobs": None if piece_of is None else _text_logprobs(answer.draft, piece_of),
             "finish_reason": answer.draft.finish_reason,
+            **({"token_ids": list(answer.draft.tokens)} if token_ids else {}),
+            **({"prompt_token_ids": list(answer.prompt_ids)} if token_ids else {}),
         }
         for index, answer in enumerate(answers)
     ]

@@ -4,17 +4,17 @@ An agent authenticates by its key, in the API's header, or as a path segment (``
 accept only a base URL. The server logs neither keys nor texts.
 """
 
+import math
 import secrets
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-import msgspec
 from aiohttp import web
 
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable, Reward, same_secret
+from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable, same_secret
 from tidegate.actor.gateway.errors import (
     KeyRefusedError,
     RefusedCallError,
@@ -28,9 +28,11 @@ from tidegate.actor.gateway.requests import (
     ChatRequest,
     CompletionRequest,
     Request,
+    RequestT,
     options_of,
     read_request,
 )
+from tidegate.actor.gateway.response_streams import send_response
 from tidegate.actor.gateway.responses import (
     Envelope,
     chat_answer,
@@ -38,9 +40,25 @@ from tidegate.actor.gateway.responses import (
     models_answer,
     text_answer,
 )
+from tidegate.actor.gateway.responses_api import (
+    Item,
+    RememberedResponse,
+    ResponsesRequest,
+    chat_of,
+    items_of,
+    output_items,
+    response_answer,
+)
+from tidegate.actor.gateway.rewards import read_reward
 from tidegate.actor.gateway.streams import send_chat, send_text
 from tidegate.catalogue import gateway as gateway_stats
-from tidegate.core.errors import ConfigError, NotFoundError, PayloadTooLargeError, TidegateError
+from tidegate.core.errors import (
+    ConfigError,
+    ConflictError,
+    NotFoundError,
+    PayloadTooLargeError,
+    TidegateError,
+)
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.stats_board import StatsBoard
 
@@ -93,6 +111,7 @@ class GatewayServer:
         for prefix in ("", "/key/{key}"):
             app.router.add_post(f"{prefix}/v1/chat/completions", self._chat)
             app.router.add_post(f"{prefix}/v1/completions", self._completion)
+            app.router.add_post(f"{prefix}/v1/responses", self._response)
             app.router.add_get(f"{prefix}/v1/models", self._models)
             app.router.add_get(f"{prefix}/v1/models/{{model}}", self._model)
         app.router.add_post("/tidegate/episodes", self._claim)
@@ -125,7 +144,7 @@ class GatewayServer:
 
     async def _chat(self, http: web.Request) -> web.StreamResponse:
         episode = self._episode(http)
-        call = read_request(await http.read(), ChatRequest)
+        call = await self._read(http, ChatRequest)
         options = self._options(call, episode)
         with self._calling(episode) as number:
             prepared = self._caller.prepare_chat(episode, call)
@@ -135,11 +154,12 @@ class GatewayServer:
                 return await send_chat(http, self._envelope("chatcmpl", call), parts, options, style=style)
             answers = await self._caller.answers(episode, prepared, options, number=number)
         piece_of = self._caller.piece_of if options.logprobs else None
-        return web.json_response(chat_answer(self._envelope("chatcmpl", call), answers, piece_of=piece_of))
+        envelope, token_ids = self._envelope("chatcmpl", call), options.token_ids
+        return web.json_response(chat_answer(envelope, answers, piece_of=piece_of, token_ids=token_ids))
 
     async def _completion(self, http: web.Request) -> web.StreamResponse:
         episode = self._episode(http)
-        call = read_request(await http.read(), CompletionRequest)
+        call = await self._read(http, CompletionRequest)
         options = self._options(call, episode)
         with self._calling(episode) as number:
             prepared = self._caller.prepare_text(episode, call)
@@ -148,7 +168,33 @@ class GatewayServer:
                 return await send_text(http, self._envelope("cmpl", call), parts, options)
             answers = await self._caller.answers(episode, prepared, options, number=number)
         piece_of = self._caller.piece_of if options.logprobs else None
-        return web.json_response(text_answer(self._envelope("cmpl", call), answers, piece_of=piece_of))
+        envelope, token_ids = self._envelope("cmpl", call), options.token_ids
+        return web.json_response(text_answer(envelope, answers, piece_of=piece_of, token_ids=token_ids))
+
+    async def _response(self, http: web.Request) -> web.StreamResponse:
+        episode = self._episode(http)
+        asked = await self._read(http, ResponsesRequest)
+        items = items_of(asked, episode.response(asked.previous_response_id))
+        call = chat_of(asked, items)
+        options = self._options(call, episode)
+        envelope = self._envelope("resp", call)
+
+        def remember(output: list[Item]) -> None:
+            episode.remember(envelope.answer_id, RememberedResponse((*items, *output)))
+
+        with self._calling(episode) as number:
+            prepared = self._caller.prepare_chat(episode, call)
+            if options.stream:
+                parts = self._caller.parts(episode, prepared, options, number=number)
+                style = self._config.tool_calls if prepared.callable_tools else None
+                return await send_response(http, envelope, asked, parts, style=style, remember=remember)
+            [answer] = await self._caller.answers(episode, prepared, options, number=number)
+        output = output_items(envelope, answer)
+        remember(output)
+        return web.json_response(response_answer(envelope, asked, answer=answer, items=output))
+
+    async def _read(self, http: web.Request, kind: type[RequestT]) -> RequestT:
+        return read_request(await http.read(), kind, unknown_fields=self._config.unknown_fields)
 
     async def _models(self, http: web.Request) -> web.StreamResponse:
         self._episode(http)
@@ -198,7 +244,7 @@ class GatewayServer:
                 "Episodes are given to the operator's agents",
                 fix="send the key that the actor has in TIDEGATE_GATEWAY_KEY",
             )
-        episode = self._table.claim()
+        episode = await self._table.claim(wait_s=self._claim_wait_s(http))
         base = self._base(http)
         return web.json_response(
             {
@@ -219,16 +265,32 @@ class GatewayServer:
         host = f"[{self._own_host}]" if ":" in self._own_host else self._own_host
         return f"http://{host}:{self._port}"
 
-    async def _reward(self, http: web.Request) -> web.StreamResponse:
-        episode = self._judged(http)
+    def _claim_wait_s(self, http: web.Request) -> float:
+        """How long a claim waits for an episode: what its query asks for, up to the run's limit; 0 without one."""
+        asked = http.query.get("wait_s", "0")
         try:
-            reward = msgspec.json.decode(await http.read(), type=Reward)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            wait_s = float(asked)
+        except ValueError:
+            wait_s = math.nan
+        if not 0.0 <= wait_s < math.inf:
             raise RefusedCallError(
-                "The body is no reward", why=str(error), fix='send {"reward": 1.0}'
-            ) from error
-        episode.give_reward(reward)
-        return web.json_response({"episode_id": episode.episode_id, "reward": reward.reward})
+                f"wait_s is {asked[:20]!r}", param="wait_s", fix="send seconds, such as 20"
+            )
+        return min(wait_s, self._config.claim_wait_s)
+
+    async def _reward(self, http: web.Request) -> web.StreamResponse:
+        """A reward; posted again it is answered as before, because a client whose answer was lost asks again."""
+        reward = read_reward(await http.read())
+        episode_id = http.match_info["episode_id"]
+        posted = self._table.reward_of(_bearer(http), episode_id=episode_id)
+        if posted is None:
+            self._judged(http).give_reward(reward)
+        elif posted != reward:
+            raise ConflictError(
+                f"Episode {episode_id} has a reward of {posted.reward:g}",
+                fix="post one reward for each episode",
+            )
+        return web.json_response({"episode_id": episode_id, "reward": reward.reward})
 
     async def _end(self, http: web.Request) -> web.StreamResponse:
         episode = self._judged(http)

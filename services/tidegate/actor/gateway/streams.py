@@ -25,25 +25,28 @@ from tidegate.core.errors import TidegateError
 _HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
 
-class _Events:
+class Events:
     """One response; its headers are sent with the first event, so that an earlier error has its own status."""
 
     def __init__(self, http: web.Request) -> None:
         self._http = http
         self.response = web.StreamResponse(headers=_HEADERS)
 
-    async def send(self, event: dict[str, Any]) -> None:
-        await self._write(msgspec.json.encode(event))
+    async def send(self, event: dict[str, Any], *, name: str = "") -> None:
+        """One event, with a name where the API gives it one."""
+        await self._write(msgspec.json.encode(event), name=name)
 
     async def end(self) -> web.StreamResponse:
+        """The last event, and the end of the response."""
         await self._write(b"[DONE]")
         await self.response.write_eof()
         return self.response
 
-    async def _write(self, data: bytes) -> None:
+    async def _write(self, data: bytes, *, name: str = "") -> None:
         if not self.response.prepared:
             await self.response.prepare(self._http)
-        await self.response.write(b"data: " + data + b"\n\n")
+        named = f"event: {name}\n".encode() if name else b""
+        await self.response.write(named + b"data: " + data + b"\n\n")
 
 
 async def send_chat(
@@ -59,7 +62,7 @@ async def send_chat(
     Raises:
         TidegateError: the engine's, before the first piece; later ones are an event.
     """
-    events = _Events(http)
+    events = Events(http)
     openings = (*options.stops, *(() if style is None else (OPENINGS[style],)))
     sent = 0
     try:
@@ -80,7 +83,7 @@ async def send_chat(
 
 
 async def _finish_chat(
-    events: _Events, envelope: Envelope, answer: CallAnswer, options: CallOptions, *, sent: int
+    events: Events, envelope: Envelope, answer: CallAnswer, options: CallOptions, *, sent: int
 ) -> None:
     if answer.reply.content[sent:]:
         await events.send(chat_chunk(envelope, {"content": answer.reply.content[sent:]}))
@@ -99,7 +102,7 @@ async def send_text(
     Raises:
         TidegateError: the engine's, before the first piece; later ones are an event.
     """
-    events = _Events(http)
+    events = Events(http)
     sent = 0
     try:
         async with aclosing(parts):
@@ -118,7 +121,7 @@ async def send_text(
     return await events.end()
 
 
-async def _failed(events: _Events, error: TidegateError) -> web.StreamResponse:
+async def _failed(events: Events, error: TidegateError) -> web.StreamResponse:
     if not events.response.prepared:
         raise error
     await events.send(error_body(error))

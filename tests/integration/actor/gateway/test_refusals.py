@@ -191,7 +191,14 @@ async def test_reward_ends_an_episode_once_and_only_with_the_rewards_key() -> No
         assert await post(episode.api_key, {"reward": 1.0}) == 401, "an agent cannot reward itself"
         assert await post(episode.reward_key, {"reward": "much"}) == 400
         assert await post(episode.reward_key, {"reward": 1.0, "components": {"format": 0.5}}) == 200
-        assert await post(episode.reward_key, {"reward": 0.0}) == 401, "its keys open nothing any more"
+        again = {"reward": 1.0, "components": {"format": 0.5}}
+        assert await post(episode.reward_key, again) == 200, "a client whose answer was lost asks again"
+        assert await post(episode.reward_key, {"reward": 0.0}) == 409
+        assert await post(episode.api_key, again) == 401
+        harness.table.close(episode)
+        assert await post(episode.reward_key, again) == 200
+        assert await post(episode.reward_key, {"reward": 0.0}) == 409
+        assert await post(episode.api_key, again) == 401
         with pytest.raises(openai.AuthenticationError):
             await harness.client(episode.api_key).chat.completions.create(model="m", messages=HELLO)
     assert episode.reward is not None

@@ -1,15 +1,16 @@
 """Episodes: bounded, each with its own keys, rewarded once."""
 
-from typing import Any
+import asyncio
 
-import msgspec
 import pytest
 
 from tests.unit.actor.gateway.fakes import group_task
+from tidegate.actor.gateway import episodes as module
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable, Reward
+from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable
 from tidegate.actor.gateway.errors import KeyRefusedError
 from tidegate.actor.gateway.messages import CalledTool, ChatMessage
+from tidegate.actor.gateway.rewards import Reward
 from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
 from tidegate.runtime.clock import SystemClock
 
@@ -69,10 +70,10 @@ async def test_episodes_wait_for_agents_in_order_and_closed_ones_do_not(table: E
     table.offer(first)
     table.offer(second)
     table.close(first)
-    assert table.claim() is second
+    assert await table.claim() is second
     assert second.claimed.is_set()
     with pytest.raises(UnavailableError):
-        table.claim()
+        await table.claim()
 
 
 async def test_seeds_differ_between_samples_and_attempts_and_repeat_with_them(table: EpisodeTable) -> None:
@@ -85,28 +86,34 @@ async def test_seeds_differ_between_samples_and_attempts_and_repeat_with_them(ta
     assert len(set(seeds.values())) == 3
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        {"reward": "1"},
-        {"components": {}},
-        {"reward": 1.0, "components": {"a": "b"}},
-        {"reward": 1.0, "other": 1},
-        {"reward": 1.0, "log": "x" * 10_000},
-        {"reward": 1.0, "components": {str(index): 0.0 for index in range(100)}},
-    ],
-)
-def test_invalid_rewards_are_refused(raw: Any) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert(raw, Reward)
+async def test_claim_waits_for_the_first_episode_that_comes(table: EpisodeTable) -> None:
+    claims = [asyncio.create_task(table.claim(wait_s=60.0)) for _ in range(2)]
+    await asyncio.sleep(0)
+    offered = opened(table), opened(table)
+    for episode in offered:
+        table.offer(episode)
+    assert {(await claim).episode_id for claim in claims} == {episode.episode_id for episode in offered}
+    with pytest.raises(UnavailableError):
+        await table.claim(wait_s=0.01)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_reward_that_is_no_number_is_refused(number: float) -> None:
-    with pytest.raises(ValueError, match="finite"):
-        Reward(number)
-    with pytest.raises(ValueError, match="finite"):
-        Reward(0.0, {"part": number})
+async def test_reward_is_known_after_the_end_to_its_own_key(
+    table: EpisodeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RECEIPTS_MAX", 2)
+    rewarded: list[AgentEpisode] = []
+    for value in range(3):
+        episode = opened(table)
+        assert table.reward_of(episode.reward_key, episode_id=episode.episode_id) is None
+        episode.give_reward(Reward(float(value)))
+        assert table.reward_of(episode.reward_key, episode_id=episode.episode_id) == Reward(float(value))
+        table.close(episode)
+        rewarded.append(episode)
+    known = [table.reward_of(each.reward_key, episode_id=each.episode_id) for each in rewarded]
+    assert known == [None, Reward(1.0), Reward(2.0)], "the oldest is forgotten"
+    for wrong in ("", rewarded[2].api_key, rewarded[1].reward_key):
+        assert table.reward_of(wrong, episode_id=rewarded[2].episode_id) is None
+    assert table.reward_of("", episode_id="unknown") is None
 
 
 async def test_tools_results_are_noted_once_with_their_calls(table: EpisodeTable) -> None:
