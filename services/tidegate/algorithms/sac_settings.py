@@ -10,7 +10,7 @@ Rate = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 
 
 class SacSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Soft actor-critic (Haarnoja 2018) for policies of kind ``squashed_mlp`` and sampled transitions.
+    """Soft actor-critic (Haarnoja 2018) on sampled transitions, for policies ``squashed_mlp`` and ``squashed_cnn``.
 
     An update is one gradient step of critics, policy and temperature, on ``batch_size / updates_per_version``
     transitions; 256 are usual.
@@ -21,7 +21,8 @@ class SacSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``target_entropy``: nats of the density of actions between -1 and 1, where a uniform component has 0.69 and larger
     ones are impossible; null: minus one for each component. Too large and the policy never becomes precise.
     ``target_rate``: share by which the target critics follow the critics after each gradient step; near 1 they diverge,
-    far below 0.005 learning is slow. ``critic_hidden``: units of each layer of either critic; empty: as the policy's.
+    far below 0.005 learning is slow. ``critic_hidden``: units of each layer of either critic; empty: ``policy.hidden``.
+    On images the critics' loss trains the convolutions, which the policy reads without changing them.
     ``importance_exponent``: how far a transition counts less for being drawn more often than others
     (``replay.selector``): 1 removes the bias of drawing them so, 0 keeps it. No effect on uniform sampling.
     ``adam_epsilon``: added to Adam's denominator. ``max_grad_norm``: gradients are scaled down to it; 0: never.

@@ -145,7 +145,11 @@ def _check_long_tail(file: RunFile) -> ConfigError | None:
 
 
 def _check_services(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
-    if services["learner"].precision != "float32" and file.policy.kind not in ("cnn", "q_cnn"):
+    if services["learner"].precision != "float32" and file.policy.kind not in (
+        "cnn",
+        "q_cnn",
+        "squashed_cnn",
+    ):
         return ConfigError(
             f"learner.precision is {services['learner'].precision} with policy.kind {file.policy.kind}",
             why="only convolutions are computed in it",

@@ -37,7 +37,7 @@ ALGORITHMS: dict[AlgorithmName, AlgorithmEntry] = {
     "language_model": AlgorithmEntry(("char_lm", "transformers")),
     "q_learning": AlgorithmEntry(("q_mlp", "q_cnn"), replay="transition"),
     "r2d2": AlgorithmEntry(("q_mlp",), replay="sequence", memory="always"),
-    "sac": AlgorithmEntry(("squashed_mlp",), replay="transition"),
+    "sac": AlgorithmEntry(("squashed_mlp", "squashed_cnn"), replay="transition"),
 }
 
 

@@ -1,4 +1,4 @@
-"""Convolutions over the images of an observation: a policy and a value with shared features.
+"""Convolutions over the images of an observation: a policy and, but for some algorithms, a value on shared features.
 
 The network is written once over ``models.convolutions``: it is a torch function in the learner and an ONNX graph in
 actors, which never load torch.
@@ -33,7 +33,9 @@ ValueT = TypeVar("ValueT")
 
 
 class CnnPolicy:
-    """``models.policy_port.SegmentPolicy`` with the layers ``images`` and two heads on them.
+    """``models.policy_port.SegmentPolicy`` with the layers ``images`` and heads on them.
+
+    ``has_value``: whether one is of the value; without it the methods that compute values are not for use.
 
     Raises:
         ConfigError: the images are too small for the network.
@@ -42,9 +44,15 @@ class CnnPolicy:
     memory_size = 0
 
     def __init__(
-        self, description: EnvironmentDescription, actions: ActionDistribution, *, images: ImageFeatures
+        self,
+        description: EnvironmentDescription,
+        actions: ActionDistribution,
+        *,
+        images: ImageFeatures,
+        has_value: bool = True,
     ) -> None:
         self.description = description
+        self._has_value = has_value
         self.actions = actions
         self._images = images
         self.observations = self._images.observations
@@ -72,7 +80,7 @@ class CnnPolicy:
         self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
     ) -> Any:
         """See ``SegmentPolicy``."""
-        return self.outputs_and_values(params, observations, xp)[0]
+        return self._computed(params, observations, xp)[0]
 
     def values(self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule) -> Any:
         """See ``SegmentPolicy``."""
@@ -82,6 +90,13 @@ class CnnPolicy:
         self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
     ) -> tuple[Any, Any]:
         """See ``SegmentPolicy``. Under numpy each call makes a session; an actor uses ``runner``."""
+        outputs, values = self._computed(params, observations, xp)
+        return outputs, values[..., 0]
+
+    def _computed(
+        self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
+    ) -> list[Any]:
+        """Of each head, (..., P) and (..., 1)."""
         rows = {
             name: observations[name].reshape(-1, *recorded_shape(leaf))
             for name, leaf in self.observations.items()
@@ -89,16 +104,38 @@ class CnnPolicy:
         name, leaf = next(iter(self.observations.items()))
         leading = tuple(observations[name].shape)[: observations[name].ndim - len(recorded_shape(leaf))]
         if isinstance(observations[name], TracedArray):
-            outputs, values = self._traced(params, rows)
+            outputs, *values = self._traced(params, rows)
         elif xp is np:
-            outputs, values = self._session(params, threads=1)(rows)
+            outputs, *values = self._session(params, threads=1)(rows)
         else:
             from tidegate.models.torch_images import TorchImages  # torch: actors never load it
 
             numbers = self._images.numbers(params, rows, xp)
-            outputs, values = self.network(TorchImages(params, rows, numbers))
-        outputs = with_shared_outputs(outputs, params, xp)
-        return outputs.reshape(*leading, outputs.shape[-1]), values.reshape(leading)
+            outputs, *values = self.network(TorchImages(params, rows, numbers))
+        heads = [with_shared_outputs(outputs, params, xp), *values]
+        return [head.reshape(*leading, head.shape[-1]) for head in heads]
+
+    @property
+    def num_features(self) -> int:
+        """See ``FeaturePolicy``."""
+        return self._images.num_features
+
+    def features(self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule) -> Any:
+        """See ``FeaturePolicy``."""
+        return self._images.features(params, observations, xp)
+
+    def outputs_of(self, params: Mapping[str, Any], features: Any, xp: ArrayModule) -> Any:
+        """See ``FeaturePolicy``."""
+        from tidegate.models.torch_images import TorchImages  # torch: actors never load it
+
+        outputs = self._policy_head(TorchImages(params, {}, None), features)
+        return with_shared_outputs(outputs, params, xp)
+
+    def feature_parameters(self, params: Mapping[str, TensorT]) -> dict[str, TensorT]:
+        """See ``FeaturePolicy``."""
+        return {
+            name: value for name, value in self.trainable(params).items() if name in self._images.shapes()
+        }
 
     def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PolicyRunner:
         """See ``SegmentPolicy``.
@@ -106,8 +143,8 @@ class CnnPolicy:
         Raises:
             NotFoundError: onnxruntime is not installed.
         """
-        run = self.pair_runner(params, threads=threads)
-        return lambda observations: run(observations)[0]
+        session = self._session(params, threads=threads)
+        return lambda observations: with_shared_outputs(session(observations)[0], params, np)
 
     def pair_runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PairRunner:
         """As ``runner``, of outputs and values.
@@ -129,11 +166,15 @@ class CnnPolicy:
         """See ``SegmentPolicy``."""
         return self._images.updated_statistics(params, observations)
 
-    def network(self, ops: ImageOperations[ValueT]) -> tuple[ValueT, ValueT]:
-        """Outputs without the shared ones (B, P) and values (B, 1), whatever ``ops`` work on."""
+    def network(self, ops: ImageOperations[ValueT]) -> tuple[ValueT, ...]:
+        """Outputs without the shared ones (B, P) and values (B, 1), if any, whatever ``ops`` work on."""
         features = self._images.network(ops)
+        outputs = self._policy_head(ops, features)
+        return (outputs, ops.head(features, VALUE_HEAD, units=1)) if self._has_value else (outputs,)
+
+    def _policy_head(self, ops: ImageOperations[ValueT], features: ValueT) -> ValueT:
         num_outputs = self.actions.num_outputs - self.actions.num_shared_outputs
-        return ops.head(features, POLICY_HEAD, units=num_outputs), ops.head(features, VALUE_HEAD, units=1)
+        return ops.head(features, POLICY_HEAD, units=num_outputs)
 
     def _all_shapes(self) -> dict[str, tuple[int, ...]]:
         ops = ParameterShapes(num_numbers=self._images.num_numbers)
@@ -145,7 +186,7 @@ class CnnPolicy:
     def _session(self, params: Mapping[str, Array], *, threads: int) -> ImageRunner:
         return self._images.session(self.network, self._shapes, params, threads=threads)
 
-    def _traced(self, params: Mapping[str, Any], rows: Mapping[str, Any]) -> tuple[TracedArray, TracedArray]:
+    def _traced(self, params: Mapping[str, Any], rows: Mapping[str, Any]) -> list[TracedArray]:
         """The network as a part of the graph that ``rows`` belong to."""
         from tidegate.models.onnx_graph import OnnxImages  # only in a process that exports the policy
 
@@ -158,9 +199,10 @@ class CnnPolicy:
             images={name: rows[name].value for name in layouts},
             numbers=None if numbers is None else numbers.value,
         )
-        outputs, values = self.network(ops)
-        num_outputs = self.actions.num_outputs - self.actions.num_shared_outputs
-        return (
-            TracedArray(writer, outputs, dtype=np.float32, shape=(BATCH, num_outputs)),
-            TracedArray(writer, values, dtype=np.float32, shape=(BATCH, 1)),
-        )
+        sizes = (self.actions.num_outputs - self.actions.num_shared_outputs, 1)
+        return [
+            TracedArray(writer, head, dtype=np.float32, shape=(BATCH, size))
+            for head, size in zip(
+                self.network(ops), sizes, strict=False
+            )  # a policy without a value has one head
+        ]

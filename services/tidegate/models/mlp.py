@@ -118,7 +118,7 @@ class MlpPolicy:
         self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
     ) -> Any:
         """See ``SegmentPolicy``."""
-        return self._action_outputs(params, self.inputs(params, observations, xp), xp)
+        return self.outputs_of(params, self.inputs(params, observations, xp), xp)
 
     def values(self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule) -> Any:
         """See ``SegmentPolicy``."""
@@ -129,7 +129,25 @@ class MlpPolicy:
     ) -> tuple[Any, Any]:
         """See ``SegmentPolicy``."""
         inputs = self.inputs(params, observations, xp)
-        return self._action_outputs(params, inputs, xp), self._network("value", params, inputs, xp)[..., 0]
+        return self.outputs_of(params, inputs, xp), self._network("value", params, inputs, xp)[..., 0]
+
+    @property
+    def num_features(self) -> int:
+        """See ``FeaturePolicy``: all inputs."""
+        return self.inputs.num_inputs
+
+    def features(self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule) -> Any:
+        """See ``FeaturePolicy``."""
+        return self.inputs(params, observations, xp)
+
+    def outputs_of(self, params: Mapping[str, Any], features: Any, xp: ArrayModule) -> Any:
+        """See ``FeaturePolicy``."""
+        return with_shared_outputs(self._network("policy", params, features, xp), params, xp)
+
+    def feature_parameters(self, params: Mapping[str, TensorT]) -> dict[str, TensorT]:
+        """See ``FeaturePolicy``: none."""
+        del params
+        return {}
 
     def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PolicyRunner:
         """See ``SegmentPolicy``."""
@@ -144,9 +162,6 @@ class MlpPolicy:
     ) -> dict[str, Array]:
         """See ``SegmentPolicy``."""
         return self.inputs.updated_statistics(params, observations)
-
-    def _action_outputs(self, params: Mapping[str, Any], inputs: Any, xp: ArrayModule) -> Any:
-        return with_shared_outputs(self._network("policy", params, inputs, xp), params, xp)
 
     def _network(self, name: str, params: Mapping[str, Any], inputs: Any, xp: ArrayModule) -> Any:
         hidden = inputs

@@ -136,19 +136,35 @@ def squashed_mlp(description: EnvironmentDescription, settings: SegmentPolicySet
     Raises:
         ConfigError: the settings do not fit the environment, or its actions are not a Box with bounds.
     """
+    return _dense(description, settings, _squashed(description, settings), has_value=False)
+
+
+def squashed_cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
+    """As ``squashed_mlp``, by convolutions over images.
+
+    Raises:
+        ConfigError: as ``cnn``, or the actions are not a Box with bounds.
+    """
+    actions = _squashed(description, settings)
+    images = _image_features(description, settings)
+    return CnnPolicy(description, actions, images=images, has_value=False)
+
+
+def _squashed(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SquashedGaussian:
+    network = settings.kind.removeprefix("squashed_")
     if settings.memory != "none":
         raise ConfigError(
             f"policy.memory is set with policy.kind {settings.kind}",
             why="its transitions are drawn one by one, without what came before",
-            fix="remove policy.memory; stack frames (workload.frame_stack), or set policy.kind to mlp",
+            fix=f"remove policy.memory; stack frames (workload.frame_stack), or set policy.kind to {network}",
         )
     if not isinstance(description.action_space, BoxSpace):
         raise ConfigError(
             f"policy.kind {settings.kind} needs continuous actions",
             why=f"the actions of {description.env_id} are {description.action_space}",
-            fix="set policy.kind to mlp or q_mlp",
+            fix=f"set policy.kind to {network} or q_{network}",
         )
-    return _dense(description, settings, SquashedGaussian(description.action_space), has_value=False)
+    return SquashedGaussian(description.action_space)
 
 
 def _dense(
@@ -217,6 +233,7 @@ POLICIES: dict[str, Callable[[EnvironmentDescription, SegmentPolicySettings], Se
     "q_mlp": q_mlp,
     "q_cnn": q_cnn,
     "squashed_mlp": squashed_mlp,
+    "squashed_cnn": squashed_cnn,
 }
 
 

@@ -121,6 +121,31 @@ class SegmentPolicy(StepPolicy, Protocol):
 
 
 @runtime_checkable
+class FeaturePolicy(SegmentPolicy, Protocol):
+    """A policy whose outputs follow from features of an observation, which critics of actions read too.
+
+    Shapes: B observations, F features.
+    """
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        ...
+
+    def features(self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule) -> Any:
+        """Features (B, F); ``xp`` is torch."""
+        ...
+
+    def outputs_of(self, params: Mapping[str, Any], features: Any, xp: ArrayModule) -> Any:
+        """``action_outputs`` (B, P) of features; ``xp`` is torch."""
+        ...
+
+    def feature_parameters(self, params: Mapping[str, TensorT]) -> dict[str, TensorT]:
+        """Of ``trainable``, those that features depend on."""
+        ...
+
+
+@runtime_checkable
 class MemoryPolicy(SegmentPolicy, Protocol):
     """A policy with a state: it refuses single observations without one, and has these instead.
 

@@ -252,11 +252,12 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The network.
 
     ``kind`` of segments: ``mlp`` (dense layers) or ``cnn`` (images) for a policy and its value; ``q_mlp`` or ``q_cnn``
-    for the values of Discrete actions by the same layers (dueling), which Q-learning trains; ``squashed_mlp`` for a
-    policy of bounded continuous actions without a value, which soft actor-critic trains.
+    for the values of Discrete actions by the same layers (dueling), which Q-learning trains; ``squashed_mlp`` or
+    ``squashed_cnn`` for a policy of bounded continuous actions without a value, which soft actor-critic trains.
     ``hidden`` (units of each layer), ``activation`` (between layers) and ``input_scale`` belong to ``mlp``, ``q_mlp``
-    and ``squashed_mlp``, ``network`` and ``features`` to ``cnn`` and ``q_cnn``, ``normalise_observations`` to all of
-    them, ``squash_actions`` to ``mlp`` and ``cnn``.
+    and ``squashed_mlp``, ``network`` and ``features`` to ``cnn``, ``q_cnn`` and ``squashed_cnn``, whose critics have
+    layers of ``hidden`` over the features; ``normalise_observations`` to all of them, ``squash_actions`` to ``mlp`` and
+    ``cnn``.
     ``input_scale``: factor of each network input, that is of each component of the observation (an index has one input
     for each of its values), to bring it near ±1; much smaller inputs are learnt late. Empty scales none.
     ``normalise_observations``: inputs get mean 0 and variance 1 by running statistics, which the learner updates and
@@ -278,7 +279,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``value_head``: a critic on the last hidden state, which the objective ``ppo`` needs.
     """
 
-    kind: Literal["mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "char_lm", "transformers"]
+    kind: Literal["mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn", "char_lm", "transformers"]
     hidden: tuple[Positive, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
     input_scale: tuple[float, ...] = ()

@@ -69,8 +69,8 @@ class SampledTensor(msgspec.Struct, frozen=True, array_like=True):
 class SampledImage(msgspec.Struct, frozen=True, array_like=True):
     """An image of ``stack`` frames, each of ``frame_shape``.
 
-    ``names``: of the tensors that it gives, (B, stack, ...) each; a single one has what each unit shows, M
-    observations, as its second dimension.
+    ``names``: of the tensors that it gives, (B, stack, ...) each, or (B, ...) of an image that is no stack; a single
+    one has what each unit shows, M observations, as its second dimension.
     """
 
     names: tuple[str, ...]
@@ -243,7 +243,10 @@ def _whole(tensors: dict[str, Array], name: str, dtype: type[np.generic]) -> NDA
 
 
 def _decode_image(image: SampledImage, tensors: dict[str, Array], *, num_units: int) -> dict[str, Array]:
-    """The tensors of an image: with several names (B, stack, ...) each, with one (B, M, stack, ...)."""
+    """The tensors of an image: with several names (B, stack, ...) each, with one (B, M, stack, ...).
+
+    The frame of an image that is no stack has the image's own shape (``algorithms.frame_stacks``).
+    """
     name = image.names[0] if image.names else ""
     parts = [tensors.pop(f"{name}/{part}", None) for part in _IMAGE_PARTS]
     blocks, sizes, counts, frames = (part if part is not None else _EMPTY for part in parts)
@@ -271,7 +274,8 @@ def _decode_image(image: SampledImage, tensors: dict[str, Array], *, num_units: 
             num_bytes = lengths[run] * frame_bytes
             target[place : place + num_bytes] = content[source : source + num_bytes]
         start, first_frame = start + size, first_frame + count
-    shaped = shown.reshape(num_shown, num_units, image.stack, *image.frame_shape)
+    stack = (image.stack,) if image.stack > 1 else ()
+    shaped = shown.reshape(num_shown, num_units, *stack, *image.frame_shape)
     if len(image.names) == 1:
         return {name: shaped.swapaxes(0, 1)}
     return {name: shaped[index] for index, name in enumerate(image.names)}

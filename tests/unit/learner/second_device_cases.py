@@ -126,6 +126,12 @@ CASES = {
     "continuous": Case(
         "sac", patched(lambda: shared.sac(ALONE)), lambda n: shared.transitions(n, num_units=6), shared
     ),
+    "continuous images": Case(
+        "sac",
+        patched(lambda: shared.sac_on_images(ALONE)),
+        lambda n: shared.image_transitions(n, num_units=6),
+        shared,
+    ),
     "text": Case("language_model", text_model, lambda n: shared.groups(n, num_groups=3)),
     "adapters": Case("language_model", pretrained(2), lambda n: shared.groups(n, num_groups=2)),
     "weights": Case("language_model", pretrained(0), lambda n: shared.groups(n, num_groups=2)),

@@ -22,7 +22,7 @@ def test_every_algorithm_has_a_line_and_can_be_opened() -> None:
 @pytest.mark.parametrize("kind", [*POLICIES, "char_lm", "transformers"])
 def test_auto_finds_one_for_every_kind_of_policy(kind: str) -> None:
     name, entry = find_algorithm("auto", policy_kind=kind)
-    expected = {"q_mlp": "q_learning", "q_cnn": "q_learning", "squashed_mlp": "sac"}
+    expected = {"q_mlp": "q_learning", "q_cnn": "q_learning", "squashed_mlp": "sac", "squashed_cnn": "sac"}
     assert name == expected.get(kind, "actor_critic" if kind in POLICIES else "language_model")
     assert kind in entry.policies
 

@@ -51,7 +51,9 @@ class EngineSetting(msgspec.Struct, frozen=True):
     inference_wait_s: float = 30.0
 
 
-PolicyKind: TypeAlias = Literal["mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "char_lm", "transformers"]
+PolicyKind: TypeAlias = Literal[
+    "mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn", "char_lm", "transformers"
+]
 EngineName: TypeAlias = Literal[
     "vector_env", "gradient_env", "inference_env", "text_generation", "torch", "vllm", "sglang"
 ]
@@ -82,7 +84,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         "tidegate.actor.engines.vector_env:open_engine",
         "batch",
         "segments",
-        ("mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp"),
+        ("mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn"),
     ),
     "gradient_env": EngineEntry(
         "tidegate.actor.engines.gradient_env:open_engine", "batch", "segments", ("mlp",)

@@ -22,9 +22,8 @@ from tidegate.learner.optim.r2d2 import R2d2Learner
 from tidegate.learner.optim.sac import SacTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
 from tidegate.models.language_models import open_language_model
-from tidegate.models.mlp import MlpPolicy
 from tidegate.models.policies import build_policy
-from tidegate.models.policy_port import MemoryPolicy, SegmentPolicy
+from tidegate.models.policy_port import FeaturePolicy, MemoryPolicy, SegmentPolicy
 from tidegate.runtime.config import Settings
 
 
@@ -148,13 +147,16 @@ def sac(setting: TrainerSetting) -> SacTrainer:
         ConfigError: the policy does not fit the environment.
     """
     policy = setting.segment_policy()
-    assert isinstance(policy, MlpPolicy), "learner.algorithm trains no other kind by sac"
+    assert isinstance(policy, FeaturePolicy), "learner.algorithm trains no other kind by sac"
     return SacTrainer(
         policy,
         setting.config.sac,
+        hidden=setting.settings.policy.hidden,
+        activation=setting.settings.policy.activation,
         seed=setting.settings.seed,
         device=setting.device,
         reward=setting.settings.workload.reward,
+        precision=setting.config.precision,
         ranks=setting.ranks,
     )
 

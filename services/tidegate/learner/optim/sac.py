@@ -2,7 +2,7 @@
 
 What is published is the policy alone. Critics, their targets and the temperature are state of the trainer.
 
-Shapes: B transitions of a gradient step, b of them on this rank, C critics, K components of an action.
+Shapes: B transitions of a gradient step, b of them on this rank, C critics, F features, K components of an action.
 """
 
 import dataclasses
@@ -25,6 +25,7 @@ from tidegate.core.errors import StaleFolderError
 from tidegate.core.records import Array
 from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.adam import AdamW
+from tidegate.learner.optim.critic_features import CriticFeatures
 from tidegate.learner.optim.critics import CRITICS, Critics
 from tidegate.learner.optim.gradients import gradient_step, shared_gradient_step
 from tidegate.learner.optim.optimizer_state import (
@@ -35,6 +36,7 @@ from tidegate.learner.optim.optimizer_state import (
     optimizer_arrays,
     optimizer_tensors,
 )
+from tidegate.learner.optim.policy_network import Precision
 from tidegate.learner.optim.policy_parameters import PolicyParameters
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
@@ -42,7 +44,8 @@ from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import rows_of, share_of_rows
 from tidegate.models.action_values import ActionValues
 from tidegate.models.gaussian import SquashedGaussian
-from tidegate.models.mlp import MlpPolicy
+from tidegate.models.mlp import Activation
+from tidegate.models.policy_port import FeaturePolicy
 
 POLICY = "policy."
 TEMPERATURE = "temperature/log"
@@ -53,17 +56,24 @@ class SacTrainer:
 
     def __init__(
         self,
-        policy: MlpPolicy,
+        policy: FeaturePolicy,
         settings: SacSettings,
         *,
         seed: int,
         device: torch.device,
+        hidden: tuple[int, ...] = (64, 64),
+        activation: Activation = "tanh",
         reward: RewardSettings | None = None,
+        precision: Precision = "float32",
         ranks: Ranks = ALONE,
     ) -> None:
-        """Fresh parameters from ``seed``; ``policy`` has squashed actions; ``reward``: what updates make of rewards."""
+        """Fresh parameters from ``seed``; ``policy`` has squashed actions; ``reward``: what updates make of rewards.
+
+        ``hidden``: of critics, unless ``settings`` name their layers; with ``activation``. ``precision``: of
+        convolutions.
+        """
         actions = policy.actions
-        assert isinstance(actions, SquashedGaussian), "policies.squashed_mlp builds it so"
+        assert isinstance(actions, SquashedGaussian), "models.policies builds it so"
         self._ranks = ranks
         self._reward = reward
         self._policy = policy
@@ -75,18 +85,22 @@ class SacTrainer:
         self._parameters = PolicyParameters(policy, seed=seed, device=device)
         self._params = self._parameters.tensors
         network = ActionValues(
-            num_inputs=policy.inputs.num_inputs,
+            num_inputs=policy.num_features,
             num_components=self._num_components,
-            hidden=settings.critic_hidden or policy.hidden,
-            activation=policy.activation,
+            hidden=settings.critic_hidden or hidden,
+            activation=activation,
         )
+        self._features = CriticFeatures(policy, self._params, precision=precision, device=device)
         # Beside the policy's own, which takes the seed as it is.
-        self._critics = Critics(network, rng=np.random.default_rng((seed, 1)), device=device)
+        rng = np.random.default_rng((seed, 1))
+        self._critics = Critics(network, self._features, rng=rng, device=device)
         self._log_temperature = torch.tensor(
             math.log(settings.initial_temperature), device=device, requires_grad=True
         )
         self._generator = torch.Generator().manual_seed(seed)
-        self._policy_optimizer = self._adam(self._parameters.trained)
+        own = self._parameters.trained.keys() - self._features.trained.keys()
+        of_policy = {name: tensor for name, tensor in self._parameters.trained.items() if name in own}
+        self._policy_optimizer = self._adam(of_policy)
         self._critic_optimizer = self._adam(self._critics.trained)
         self._temperature_optimizer = self._adam({TEMPERATURE: self._log_temperature})
         self._priorities: NDArray[np.float32] | None = None
@@ -116,7 +130,7 @@ class SacTrainer:
         noise_B2K = torch.randn((len(batch), 2, self._num_components), generator=self._generator)
         noise_b2K = noise_B2K[mine].to(self._device)
         share = batch.rows(mine)
-        inputs_bI = self._policy.inputs(self._params, share.observations, torch)
+        features_bF = self._features(share.observations)
         step = partial(
             shared_gradient_step,
             rows_B=rows_b,
@@ -126,16 +140,16 @@ class SacTrainer:
         )
         targets_b = self._targets(share, noise_b2K[:, 0], settings)
         targets_B = self._ranks.gather(targets_b, rows_b, num_rows=len(batch))
-        values_bC = self._critics.values(inputs_bI, share.actions_B).T
+        values_bC = self._critics.values(features_bF, share.actions_B).T
         values_BC = self._ranks.gather(values_bC, rows_b, num_rows=len(batch))
         of_critics = step(
             values_bC,
             lambda values: critic_loss(values.T, targets_B, weights_B=batch.weights_B),
             self._critic_optimizer,
         )
-        outputs_bP = self._policy.action_outputs(self._params, share.observations, torch)
+        outputs_bP = self._policy.outputs_of(self._params, features_bF.detach(), torch)
         actions_b, logprobs_b = self._actions.from_noise(outputs_bP, noise_b2K[:, 1], torch)
-        new_values_Cb = self._critics.fixed_values(inputs_bI, actions_b)
+        new_values_Cb = self._critics.fixed_values(features_bF, actions_b)
         terms = torch.cat([logprobs_b[:, None], new_values_Cb.T], dim=1)
         logprobs_B = self._ranks.gather(logprobs_b, rows_b, num_rows=len(batch))
         of_policy = step(
@@ -160,11 +174,10 @@ class SacTrainer:
     @torch.no_grad()
     def _targets(self, batch: TransitionBatch, noise_bK: Tensor, settings: SacSettings) -> Tensor:
         """Of the critics, (b,)."""
-        outputs_bP = self._policy.action_outputs(self._params, batch.next_observations, torch)
+        outputs_bP = self._policy.outputs_of(self._params, self._features(batch.next_observations), torch)
         actions_b, logprobs_b = self._actions.from_noise(outputs_bP, noise_bK, torch)
-        inputs_bI = self._policy.inputs(self._params, batch.next_observations, torch)
         values_b = soft_values(
-            self._critics.target_values(inputs_bI, actions_b),
+            self._critics.target_values(batch.next_observations, actions_b),
             logprobs_b,
             temperature=self._log_temperature.exp(),
         )

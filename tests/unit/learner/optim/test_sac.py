@@ -42,11 +42,19 @@ def trainer(
     *,
     seed: int = 0,
     policy: MlpPolicy | None = None,
+    hidden: tuple[int, ...] = (8, 8),
     reward: RewardConfig | None = None,
     **settings: Any,
 ) -> SacTrainer:
-    chosen = msgspec.convert(settings, SacSettings)
-    return SacTrainer(policy or network(), chosen, seed=seed, device=CPU, reward=reward)
+    return SacTrainer(
+        policy or network(),
+        msgspec.convert(settings, SacSettings),
+        seed=seed,
+        device=CPU,
+        hidden=hidden,
+        activation="relu",
+        reward=reward,
+    )
 
 
 def units(seed: int, *, num_rows: int = NUM_ROWS, num_steps: int = 1, **changes: Array) -> ReplayUnits:
@@ -282,6 +290,7 @@ def test_policy_learns_the_best_action_and_keeps_the_entropy_it_is_asked_for() -
     policy = network(hidden=(32, 32))
     made = trainer(
         policy=policy,
+        hidden=(32, 32),
         policy_learning_rate=0.01,
         critic_learning_rate=0.01,
         temperature_learning_rate=0.02,

@@ -25,8 +25,8 @@ from tidegate.learner.optim.replay_port import ReplayUnits, priorities_of
 from tidegate.learner.optim.sac import SacTrainer
 from tidegate.learner.ranks.port import ALONE, Ranks, SharedTrainer
 from tidegate.models.char_lm import CharLm, CharLmSpec
-from tidegate.models.mlp import MlpPolicy
 from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import FeaturePolicy
 from tidegate.runtime.config import PolicyConfig
 from tidegate.runtime.environment_settings import RewardConfig
 
@@ -35,6 +35,7 @@ CPU = torch.device("cpu")
 # updates. A share that is missing or counted twice moves parameters by a part of the learning rate, 1e-4 and more.
 TOLERANCE = 1e-5
 COUNTS = st.integers(2, 4)
+PUSH = BoxSpace((2,), "float32", (-2.0,), (2.0,))
 
 
 def actor_critic(ranks: Ranks, **changes: Any) -> ActorCriticTrainer:
@@ -99,10 +100,18 @@ def groups(seed: int, *, num_groups: int) -> list[Trajectory]:
 def sac(ranks: Ranks) -> SacTrainer:
     """With running statistics of observations."""
     config = PolicyConfig(kind="squashed_mlp", hidden=(8, 8), normalise_observations=True)
-    space = BoxSpace((2,), "float32", (-2.0,), (2.0,))
-    policy = build_policy(msgspec.structs.replace(CARTPOLE, action_space=space), config)
-    assert isinstance(policy, MlpPolicy)
-    return SacTrainer(policy, SacSettings(max_grad_norm=1.0), seed=3, device=CPU, ranks=ranks)
+    policy = build_policy(msgspec.structs.replace(CARTPOLE, action_space=PUSH), config)
+    assert isinstance(policy, FeaturePolicy)
+    return SacTrainer(policy, SacSettings(max_grad_norm=1.0), seed=3, device=CPU, hidden=(8, 8), ranks=ranks)
+
+
+def sac_on_images(ranks: Ranks) -> SacTrainer:
+    """With convolutions, which the critics train."""
+    seen = BoxSpace((1, 36, 36), "uint8", (0.0,), (255.0,))
+    description = msgspec.structs.replace(CARTPOLE, observation_space=seen, action_space=PUSH)
+    policy = build_policy(description, PolicyConfig(kind="squashed_cnn", features=8))
+    assert isinstance(policy, FeaturePolicy)
+    return SacTrainer(policy, SacSettings(max_grad_norm=1.0), seed=3, device=CPU, hidden=(8,), ranks=ranks)
 
 
 def transitions(seed: int, *, num_units: int) -> ReplayUnits:
@@ -122,6 +131,16 @@ def transitions(seed: int, *, num_units: int) -> ReplayUnits:
             "terminated": rng.random(num_units) < 0.3,
         },
     )
+
+
+def image_transitions(seed: int, *, num_units: int) -> ReplayUnits:
+    rng = np.random.default_rng(seed)
+    units = transitions(seed, num_units=num_units)
+    images = {
+        name: rng.integers(0, 256, (num_units, 1, 36, 36)).astype(np.uint8)
+        for name in ("observations", "next.observations")
+    }
+    return msgspec.structs.replace(units, tensors={**units.tensors, **images})
 
 
 def updated(
@@ -197,6 +216,19 @@ def test_ranks_update_a_soft_actor_critic_as_one_does(
     assert expected is not None
     for made in ranks:
         assert priorities_of(made) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3])
+def test_ranks_update_a_soft_actor_critic_on_images_as_one_does(count: int) -> None:
+    check_equal(
+        *updated(
+            sac_on_images,
+            [image_transitions(number, num_units=5) for number in range(2)],
+            count=count,
+            response=Response(),
+        )
+    )
 
 
 @pytest.mark.slow
