@@ -164,6 +164,12 @@ RETRIES = Counter(
 CHECKPOINTS = Counter(
     "checkpoints_total", "{checkpoint}", "Checkpoints written.", exported="tidegate.learner.checkpoints"
 )
+CHECKPOINT_S = Gauge(
+    "checkpoint_s",
+    "s",
+    "Duration of writing the newest checkpoint, beside training.",
+    exported="tidegate.learner.checkpoint.time",
+)
 STEP_LINES_LOST = Counter(
     "step_lines_lost_total", "{step}", "Lines of `steps.jsonl` that the disk refused.", exported=False
 )

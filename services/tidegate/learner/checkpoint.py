@@ -11,18 +11,16 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
-import numpy as np
-import safetensors
-import safetensors.numpy
 
 from tidegate.core.audit import LearnerTotals
 from tidegate.core.errors import CorruptionError, StaleFolderError
 from tidegate.core.ids import LineageName, PolicyVersion, RunId
 from tidegate.core.records import Array
 from tidegate.core.staleness import Lineage
+from tidegate.learner.checkpoint_tensors import DIGEST_BYTES, FileEntry, entry_of, read_tensors, write_tensors
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.state import TrainingProgress
 from tidegate.runtime.files import sync_folder
@@ -35,10 +33,7 @@ STATE_FILE = "state.json"
 MANIFEST_FILE = "manifest.json"
 PARTIAL_PREFIX = ".partial-"
 CORRUPT_PREFIX = "corrupt-"
-_DIGEST_BYTES = 16
 _NAME = re.compile(r"[0-9]{8,}\.(?P<lineage>[^.]+)\.(?P<step>[0-9]+)")
-
-_safetensors = cast("Any", safetensors.numpy)  # ships with partial types
 
 
 class Checkpoint(msgspec.Struct, frozen=True, eq=False):
@@ -75,11 +70,6 @@ class _CheckpointState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     written_at_s: float
     base_digest: str = ""
     forked_from: RunId | None = None
-
-
-class _FileEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    size: int
-    digest: str
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -127,7 +117,7 @@ class CheckpointFolder:
         path = self._directory / name
         partial.mkdir()
         try:
-            _write_files(partial, _encode(checkpoint))
+            _write_files(partial, checkpoint)
             partial.rename(path)
         except OSError:
             shutil.rmtree(partial, ignore_errors=True)
@@ -204,16 +194,11 @@ def read(path: Path) -> Checkpoint:
         StaleFolderError: another version of this program wrote it.
     """
     manifest = _read_manifest(path)
-    files: dict[str, bytes] = {}
-    for name in (STATE_FILE, POLICY_FILE, TRAINER_FILE):
-        files[name] = _read_file(path / name)
-        _check_digest(path / name, manifest, size=len(files[name]), digest=_digest(files[name]))
-    state = _read_state(path, files[STATE_FILE])
-    try:
-        policy: dict[str, Array] = _safetensors.load(files[POLICY_FILE])
-        tensors: dict[str, Array] = _safetensors.load(files[TRAINER_FILE])
-    except safetensors.SafetensorError as error:
-        raise CorruptionError(f"{path} cannot be read", why=str(error)) from error
+    data = _read_file(path / STATE_FILE)
+    _check(path / STATE_FILE, manifest, entry_of(data))
+    state = _read_state(path, data)
+    policy = _read_tensors(path / POLICY_FILE, manifest)
+    tensors = _read_tensors(path / TRAINER_FILE, manifest)
     return Checkpoint(
         run=state.run,
         policy_kind=state.policy_kind,
@@ -233,7 +218,7 @@ def sampled_units(directory: Path) -> LearnerTotals | None:
     for path in reversed(checkpoints_in(directory) if directory.is_dir() else {}):
         try:
             data = _read_file(path / STATE_FILE)
-            _check_digest(path / STATE_FILE, _read_manifest(path), size=len(data), digest=_digest(data))
+            _check(path / STATE_FILE, _read_manifest(path), entry_of(data))
             state = _read_state(path, data)
         except CorruptionError:
             continue
@@ -269,8 +254,8 @@ def fork(path: Path, directory: Path, *, run: RunId) -> RunId:
         if not (path / name).is_file():
             raise CorruptionError(f"{path / name} is missing")
         with (path / name).open("rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=_DIGEST_BYTES)).hexdigest()
-            _check_digest(path / name, manifest, size=file.tell(), digest=digest)
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)).hexdigest()
+            _check(path / name, manifest, FileEntry(size=file.tell(), digest=digest))
     state = _read_state(path, _read_file(path / STATE_FILE))
     start = msgspec.structs.replace(
         state,
@@ -285,22 +270,31 @@ def fork(path: Path, directory: Path, *, run: RunId) -> RunId:
         shutil.copyfile(path / name, copy / name)
     data = msgspec.json.encode(start)
     _write_synced(copy / STATE_FILE, data)
-    entries = {**manifest, STATE_FILE: _FileEntry(size=len(data), digest=_digest(data))}
+    entries = {**manifest, STATE_FILE: entry_of(data)}
     _write_synced(copy / MANIFEST_FILE, msgspec.json.encode(entries))
     sync_folder(copy)
     return state.run
 
 
-def _read_manifest(path: Path) -> dict[str, _FileEntry]:
+def _read_manifest(path: Path) -> dict[str, FileEntry]:
     try:
-        return msgspec.json.decode(_read_file(path / MANIFEST_FILE), type=dict[str, _FileEntry])
+        return msgspec.json.decode(_read_file(path / MANIFEST_FILE), type=dict[str, FileEntry])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptionError(f"{path / MANIFEST_FILE} cannot be read", why=str(error)) from error
 
 
-def _check_digest(file: Path, manifest: Mapping[str, _FileEntry], *, size: int, digest: str) -> None:
-    if manifest.get(file.name) != _FileEntry(size=size, digest=digest):
+def _check(file: Path, manifest: Mapping[str, FileEntry], found: FileEntry) -> None:
+    if manifest.get(file.name) != found:
         raise CorruptionError(f"{file} is corrupt", why="its digest does not match")
+
+
+def _read_tensors(file: Path, manifest: Mapping[str, FileEntry]) -> dict[str, Array]:
+    try:
+        tensors, found = read_tensors(file)
+    except FileNotFoundError as error:
+        raise CorruptionError(f"{file} is missing") from error
+    _check(file, manifest, found)
+    return tensors
 
 
 def _read_state(path: Path, data: bytes) -> _CheckpointState:
@@ -317,41 +311,29 @@ def _read_state(path: Path, data: bytes) -> _CheckpointState:
         raise CorruptionError(f"{path} cannot be read", why=str(error)) from error
 
 
-def _encode(checkpoint: Checkpoint) -> dict[str, bytes]:
-    state = _CheckpointState(
-        format=FORMAT,
-        run=checkpoint.run,
-        policy_kind=checkpoint.policy_kind,
-        progress=checkpoint.progress,
-        lineages=checkpoint.lineages,
-        consumed=checkpoint.consumed,
-        trainer_values=checkpoint.trainer.values,
-        written_at_s=checkpoint.written_at_s,
-        base_digest=checkpoint.base_digest,
-        forked_from=checkpoint.forked_from,
+def _write_files(directory: Path, checkpoint: Checkpoint) -> None:
+    state = msgspec.json.encode(
+        _CheckpointState(
+            format=FORMAT,
+            run=checkpoint.run,
+            policy_kind=checkpoint.policy_kind,
+            progress=checkpoint.progress,
+            lineages=checkpoint.lineages,
+            consumed=checkpoint.consumed,
+            trainer_values=checkpoint.trainer.values,
+            written_at_s=checkpoint.written_at_s,
+            base_digest=checkpoint.base_digest,
+            forked_from=checkpoint.forked_from,
+        )
     )
-    return {
-        STATE_FILE: msgspec.json.encode(state),
-        POLICY_FILE: _tensor_file(checkpoint.policy),
-        TRAINER_FILE: _tensor_file(checkpoint.trainer.tensors),
+    _write_synced(directory / STATE_FILE, state)
+    manifest = {
+        STATE_FILE: entry_of(state),
+        POLICY_FILE: write_tensors(directory / POLICY_FILE, checkpoint.policy),
+        TRAINER_FILE: write_tensors(directory / TRAINER_FILE, checkpoint.trainer.tensors),
     }
-
-
-def _tensor_file(tensors: Mapping[str, Array]) -> bytes:
-    # safetensors writes memory as it lies, and would read a transposed array back with its numbers elsewhere.
-    # (numpy.ascontiguousarray would also order it, but make a vector of a single number.)
-    return _safetensors.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
-
-
-def _write_files(directory: Path, files: dict[str, bytes]) -> None:
-    manifest = {name: _FileEntry(size=len(data), digest=_digest(data)) for name, data in files.items()}
-    for name, data in (*files.items(), (MANIFEST_FILE, msgspec.json.encode(manifest))):
-        _write_synced(directory / name, data)
+    _write_synced(directory / MANIFEST_FILE, msgspec.json.encode(manifest))
     sync_folder(directory)
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def _read_file(path: Path) -> bytes:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 
 from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import UnavailableError
@@ -9,6 +10,9 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+
+# Of a stop's time to a checkpoint's: the update in flight ends first, and a disk is not always as fast.
+GRACE_FACTOR = 2.0
 
 
 class CheckpointWriter:
@@ -23,6 +27,7 @@ class CheckpointWriter:
         self._task: asyncio.Task[None] | None = None
         self._requests: list[asyncio.Future[PolicyVersion]] = []
         self._closed = False
+        self._told = ""
         self.newest: PolicyVersion | None = None
 
     @property
@@ -66,6 +71,7 @@ class CheckpointWriter:
         context = self._context
         version = checkpoint.progress.version
         try:
+            started_s = context.clock.monotonic_s()
             path = await asyncio.to_thread(self._folder.write, checkpoint)
         except OSError as error:
             # A full disk must not end training; the cost of a crash grows until a write succeeds again.
@@ -78,15 +84,39 @@ class CheckpointWriter:
                     )
             return
         self.newest = version
+        duration_s = context.clock.monotonic_s() - started_s
+        context.stats.set(statistics.CHECKPOINT_S, duration_s)
         context.stats.add(statistics.CHECKPOINTS)
         context.stats.label(statistics.CHECKPOINTED, str(version))
-        context.log.info("checkpoint_written", path=path.name, version=str(version))
+        context.log.info(
+            "checkpoint_written", path=path.name, version=str(version), duration_s=round(duration_s, 3)
+        )
+        if (
+            problem := grace_problem(duration_s, drain_timeout_s=context.settings.drain_timeout_s)
+        ) != self._told:
+            self._told = problem
+            if problem:
+                context.log.warning("drain_too_short", problem=problem)
         for request in requests:
             if not request.done():
                 request.set_result(version)
         with contextlib.suppress(UnavailableError):  # the next checkpoint repeats it
             # A restore may use any kept checkpoint, so payloads stay until the oldest includes them.
             await self._store.mark_checkpointed(self._folder.versions()[0])
+
+
+def grace_problem(duration_s: float, *, drain_timeout_s: float) -> str:
+    """Why a learner that is stopped would lose updates; empty where its last checkpoint fits into the drain.
+
+    ``duration_s``: of the newest checkpoint. A learner that drains first ends its update, then writes a checkpoint.
+    """
+    if duration_s * GRACE_FACTOR <= drain_timeout_s:
+        return ""
+    wanted_s = math.ceil(duration_s * GRACE_FACTOR)
+    return (
+        f"a checkpoint takes {duration_s:.1f} s and a stop leaves {drain_timeout_s:g} s: the updates since the one"
+        f" before would be computed again. Set drain_timeout_s to {wanted_s} (on Kubernetes the pods' grace follows it)"
+    )
 
 
 def _stopped() -> UnavailableError:

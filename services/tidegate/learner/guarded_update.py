@@ -21,6 +21,7 @@ from tidegate.core.response import Response
 from tidegate.learner.culprits import Culprit, extreme_value, search
 from tidegate.learner.optim.port import Trainer, TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
+from tidegate.models.finite import all_finite
 
 # About 10 ms a copy. Adam's moments of eight million parameters.
 COPIED_BYTES_MAX = 64 << 20
@@ -114,7 +115,7 @@ class GuardedTrainer:
         response: Response,
         why: str,
     ) -> tuple[Culprit, ...]:
-        if not all(np.isfinite(array).all() for array in policy.values() if array.dtype.kind == "f"):
+        if not all(all_finite(array) for array in policy.values() if array.dtype.kind == "f"):
             raise TidegateError(
                 why,
                 why="the parameters themselves are not finite: no trajectory is the reason",

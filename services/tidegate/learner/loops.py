@@ -358,6 +358,8 @@ class Learner:
     async def _write_checkpoint(self) -> None:
         """Start to write a checkpoint; training continues meanwhile."""
         self._steps_since_checkpoint = 0
+        # In the trainer's thread: it copies all moments, and no update runs meanwhile.
+        trainer_state = await self._thread.run(self._trainer.state)
         await self._checkpoint_writer.begin(
             Checkpoint(
                 run=self._context.settings.run,
@@ -366,7 +368,7 @@ class Learner:
                 lineages=tuple(self._tree.lineages.values()),
                 consumed=self._committer.unacknowledged(),
                 policy=self._policy,
-                trainer=self._trainer.state(),
+                trainer=trainer_state,
                 written_at_s=self._context.clock.now_s(),
                 base_digest=self._base_digest,
             )

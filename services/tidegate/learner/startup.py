@@ -101,7 +101,7 @@ async def start(
         if progress is None
         else msgspec.structs.replace(progress, version=version)
     )
-    policy = trainer.policy()
+    policy = await thread.run(trainer.policy)
     snapshot = PolicySnapshot(version, policy, published_at_s=context.clock.now_s(), base_digest=base)
     await committer.publish(snapshot, tree, trace_parent=context.telemetry.root())
     context.log.info(

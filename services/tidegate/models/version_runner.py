@@ -5,10 +5,8 @@ Shapes: B environments, P outputs of the action distribution, M numbers of state
 
 from collections.abc import Mapping
 
-import numpy as np
-
-from tidegate.core.errors import RecordError
 from tidegate.core.records import Array, PolicySnapshot
+from tidegate.models.finite import check_finite
 from tidegate.models.policy_port import MemoryPolicy, StepPolicy, VersionRunner
 
 
@@ -19,13 +17,7 @@ def check_snapshot(policy: StepPolicy, snapshot: PolicySnapshot) -> None:
         RecordError: a name, shape or dtype does not fit, or a value is not finite.
     """
     policy.check_params(snapshot.tensors)
-    for name, tensor in snapshot.tensors.items():
-        if not np.isfinite(tensor).all():
-            raise RecordError(
-                f"Policy {snapshot.version} holds values in {name!r} that are not finite",
-                why="its update diverged",
-                fix="lower the learning rate and start from an earlier checkpoint",
-            )
+    check_finite(snapshot)
 
 
 def version_runner(policy: StepPolicy, params: Mapping[str, Array], *, threads: int) -> VersionRunner:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tidegate.core.errors import CorruptionError
 from tidegate.weight_distribution.state import Manifest, Tensor
-from tidegate.weight_distribution.tensor_file import Extent, encode_header
+from tidegate.weight_distribution.tensor_file import Extent, lay_out
 from tidegate.wire.digest import Digest
 from tidegate.wire.payload_cutter import PayloadCutter
 
@@ -41,7 +41,7 @@ class Intake:
             if tensor.digest not in reused:
                 written.setdefault(tensor.digest, tensor)
         self._written = {tensor.name for tensor in written.values()}
-        header, extents = encode_header(
+        header, extents = lay_out(
             list(written.values()), {ANNOUNCEMENT_KEY: base64.b64encode(announcement).decode("ascii")}
         )
         self.extents: dict[bytes, Extent] = {

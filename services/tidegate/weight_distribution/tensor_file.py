@@ -11,15 +11,9 @@ from pathlib import Path
 import msgspec
 
 from tidegate.core.errors import CorruptionError
-from tidegate.models.safetensors_header import LENGTH, read_header
+from tidegate.models.safetensors_header import FROM_SAFETENSORS, TensorLayout, encode_header, read_header
 from tidegate.weight_distribution.state import Tensor
 
-HEADER_ALIGNMENT_BYTES = 8
-_TO_SAFETENSORS = {
-    "f2": "F16", "f4": "F32", "f8": "F64", "i1": "I8", "i2": "I16", "i4": "I32", "i8": "I64",
-    "u1": "U8", "u2": "U16", "u4": "U32", "u8": "U64", "b1": "BOOL",
-}  # fmt: skip
-_FROM_SAFETENSORS = {name: dtype for dtype, name in _TO_SAFETENSORS.items()}
 # Pages behind the reader are released in steps of this: a mapped gigabyte must not count as our memory.
 RELEASE_BYTES = 8 << 20
 
@@ -40,25 +34,16 @@ class TensorFile(msgspec.Struct, frozen=True):
     size: int
 
 
-def encode_header(tensors: Sequence[Tensor], metadata: dict[str, str]) -> tuple[bytes, dict[str, Extent]]:
+def lay_out(tensors: Sequence[Tensor], metadata: dict[str, str]) -> tuple[bytes, dict[str, Extent]]:
     """The header for these tensors in this order, and where each will lie in the file."""
-    entries: dict[str, object] = {"__metadata__": metadata}
-    offset = 0
-    for tensor in tensors:
-        entries[tensor.name] = {
-            "dtype": _TO_SAFETENSORS[tensor.dtype],
-            "shape": tensor.shape,
-            "data_offsets": (offset, offset + tensor.size),
-        }
-        offset += tensor.size
-    text = msgspec.json.encode(entries)
-    text += b" " * (-len(text) % HEADER_ALIGNMENT_BYTES)
-    start = LENGTH.size + len(text)
+    layouts = [TensorLayout(each.name, each.dtype, each.shape, each.size) for each in tensors]
+    header = encode_header(layouts, metadata)
     extents: dict[str, Extent] = {}
+    start = len(header)
     for tensor in tensors:
         extents[tensor.name] = Extent(start=start, size=tensor.size)
         start += tensor.size
-    return LENGTH.pack(len(text)) + text, extents
+    return header, extents
 
 
 def read_file(path: Path) -> TensorFile:
@@ -71,7 +56,7 @@ def read_file(path: Path) -> TensorFile:
     extents: dict[str, Extent] = {}
     for name, entry in header.entries.items():
         begin, stop = entry.data_offsets
-        if entry.dtype not in _FROM_SAFETENSORS or not 0 <= begin <= stop:
+        if entry.dtype not in FROM_SAFETENSORS or not 0 <= begin <= stop:
             raise CorruptionError(f"{path.name} describes tensor {name!r} impossibly")
         extents[name] = Extent(start=header.start + begin, size=stop - begin)
     size = path.stat().st_size

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from typing import Any
 
@@ -160,19 +161,18 @@ def test_crash_at_any_moment_of_writing_leaves_the_checkpoint_before(
     class CrashError(Exception):
         pass
 
-    def sync_or_crash(path: Path, data: bytes = b"") -> None:
+    def sync_or_crash(descriptor: int) -> None:
         nonlocal calls
         if calls == num_calls:
-            path.write_bytes(data[: len(data) // 2])
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
             raise CrashError
         calls += 1
-        path.write_bytes(data)
 
     def skip(path: Path) -> None:
         """No disk to wait for."""
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_module, "_write_synced", sync_or_crash)
+        patch.setattr(os, "fsync", sync_or_crash)
         patch.setattr(checkpoint_module, "sync_folder", skip)
         if num_calls < 4:
             with pytest.raises(CrashError):

@@ -8,7 +8,7 @@ import pytest
 
 from tidegate.core.errors import UnavailableError
 from tidegate.learner.checkpoint import CheckpointFolder
-from tidegate.learner.checkpoint_writer import CheckpointWriter
+from tidegate.learner.checkpoint_writer import CheckpointWriter, grace_problem
 
 
 def open_writer(folder: Path) -> CheckpointWriter:
@@ -32,3 +32,10 @@ async def test_request_after_training_ended_is_refused_at_once(tmp_path: Path) -
     writer.close()
     with pytest.raises(UnavailableError, match="stopped before"):
         await asyncio.wait_for(writer.request(), timeout=60.0)
+
+
+def test_checkpoint_that_does_not_fit_into_a_stop_names_the_setting_and_its_value() -> None:
+    assert grace_problem(0.5, drain_timeout_s=10.0) == ""
+    problem = grace_problem(83.2, drain_timeout_s=10.0)
+    assert "a checkpoint takes 83.2 s and a stop leaves 10 s" in problem
+    assert "Set drain_timeout_s to 167" in problem

@@ -1,26 +1,9 @@
-"""What every engine refuses: diverged policies, and samplers whose logprobs a learner cannot recompute."""
+"""What every engine refuses: samplers whose logprobs a learner cannot recompute."""
 
 import math
 
-import numpy as np
-
 from tidegate.core.errors import RecordError
-from tidegate.core.records import PolicySnapshot, Sampler
-
-
-def check_finite(snapshot: PolicySnapshot) -> None:
-    """Whether all of a policy's values are numbers.
-
-    Raises:
-        RecordError: some are not finite; the message names the first such tensor.
-    """
-    for name, tensor in snapshot.tensors.items():
-        if not np.isfinite(tensor).all():
-            raise RecordError(
-                f"Policy {snapshot.version} holds values in {name!r} that are not finite",
-                why="its update diverged",
-                fix="lower the learning rate and start from an earlier checkpoint",
-            )
+from tidegate.core.records import Sampler
 
 
 def check_sampler(sampler: Sampler, *, name: str) -> None:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
-import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType] (safetensors)
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array, PolicySnapshot
+from tidegate.models.finite import check_finite
 from tidegate.models.model_folder import CONFIG_FILE, WEIGHTS_PATTERN, check_folder
 from tidegate.models.transformers_lm import DTYPES, VALUE_HEAD_PREFIX
 from tidegate.runtime.config import LoraConfig
@@ -76,12 +76,7 @@ class ServerWeights:
         """
         for name, array in snapshot.tensors.items():
             self._check_tensor(name, array)
-            if not np.isfinite(array).all():
-                raise RecordError(
-                    f"Policy {snapshot.version} holds values in {name!r} that are not finite",
-                    why="its update diverged",
-                    fix="lower the learning rate and start from an earlier checkpoint",
-                )
+        check_finite(snapshot)
 
     def write(self, snapshot: PolicySnapshot) -> Path:
         """Write a policy as a folder, atomically; takes time in proportion to the model's size.

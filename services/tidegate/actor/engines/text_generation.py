@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
-from tidegate.actor.engines.refusals import check_finite, check_sampler
+from tidegate.actor.engines.refusals import check_sampler
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.version_marks import VersionMarks
 from tidegate.core.errors import RecordError, UnavailableError
@@ -20,6 +20,7 @@ from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import PolicySnapshot, Sampler, Task
 from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.char_tokenizer import decode, encode_prompt
+from tidegate.models.finite import check_finite
 from tidegate.models.sampling import Generation, SampledCompletion
 from tidegate.runtime.clock import Clock
 

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 
 from tidegate.actor.engines.port import EngineControl
-from tidegate.actor.engines.refusals import check_finite, check_sampler
+from tidegate.actor.engines.refusals import check_sampler
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.token_port import Continuation, FinishReason, TokenRequest
 from tidegate.core.errors import BackpressureError, RecordError, TidegateError, UnavailableError
@@ -23,6 +23,7 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot, Task
 from tidegate.models.causal_lm import CausalLm
 from tidegate.models.continuous import ContinuousBatch, GenerationRow, GenerationStep
+from tidegate.models.finite import check_finite
 from tidegate.models.language_models import open_language_model, open_tokenizer
 from tidegate.models.tokenizer import Tokenizer
 from tidegate.runtime.clock import Clock

@@ -1,6 +1,8 @@
 """Client of weight distribution."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from functools import partial
 
 import grpc
 import numpy as np
@@ -23,6 +25,8 @@ SERVICE = "weight_distribution"
 PUBLISH_CHUNK_FIELD = 2
 PULL_CHUNK_FIELD = 1
 TRANSFER_DEADLINE_S = 600.0
+# Larger policies are hashed in a thread: 1 ms beside the event loop's 100.
+ENCODED_IN_LOOP_BYTES = 16 << 20
 _PUBLISH = "/tidegate.v1.WeightDistributionService/PublishPolicy"
 _PULL = "/tidegate.v1.WeightDistributionService/PullPolicy"
 
@@ -56,7 +60,9 @@ class WeightDistributionClient:
         Raises:
             ConflictError: the version exists with other tensors, or another learner published past it.
         """
-        message, raw = announce(snapshot, tree, trace_parent=trace_parent)
+        encode = partial(announce, snapshot, tree, trace_parent=trace_parent)
+        is_large = sum(tensor.nbytes for tensor in snapshot.tensors.values()) > ENCODED_IN_LOOP_BYTES
+        message, raw = await asyncio.to_thread(encode) if is_large else encode()
         if message.payload_size <= FIRST_CHUNK_BYTES:
             request = pb.PublishPolicyRequest(announcement=message, chunk=b"".join(raw))
             with remote_errors(SERVICE):
@@ -132,19 +138,16 @@ class _Receiving:
         }
 
 
-def _rechunk(tensors: list[bytes]) -> list[memoryview]:
+def _rechunk(tensors: list[memoryview]) -> Iterator[memoryview]:
     """Small tensors joined, large ones cut, so that each message is near ``CHUNK_BYTES``."""
-    chunks: list[memoryview] = []
     pending = bytearray()
     for tensor in tensors:
         if len(tensor) < CHUNK_BYTES - len(pending):
             pending += tensor
             continue
         if pending:
-            chunks.append(memoryview(bytes(pending)))
+            yield memoryview(pending)
             pending = bytearray()
-        view = memoryview(tensor)
-        chunks.extend(view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES))
+        yield from (tensor[start : start + CHUNK_BYTES] for start in range(0, len(tensor), CHUNK_BYTES))
     if pending:
-        chunks.append(memoryview(bytes(pending)))
-    return chunks
+        yield memoryview(pending)
