@@ -64,6 +64,9 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.slo:slo", "Report the objectives: error budgets, burn rates, last breaches."
     ),
     "trace": CommandEntry("tidegate.cli.trace:trace", "Print the stages of one trajectory with their times."),
+    "runs": CommandEntry(
+        "tidegate.cli.runs:runs", "List the runs below a folder, and remove old ones (--prune)."
+    ),
     "ui": CommandEntry(
         "tidegate.cli.ui.command:ui", "Serve a page over live and ended runs: curves, lag, every trajectory."
     ),

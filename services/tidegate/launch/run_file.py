@@ -7,26 +7,34 @@ from tidegate.core.errors import ConfigError
 from tidegate.launch.overrides import apply_overrides, parse_yaml
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_plan import RunPlan
+from tidegate.launch.shipped_runs import is_name, shipped_runs
 
 
 def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
     """Read a run file, apply the overrides, and check that it is consistent.
 
+    ``path``: also the name of a run file that comes with the package, such as ``cartpole``. Its own files are those in
+    the working directory.
+
     Raises:
         ConfigError: there is no such file, or a key, type, range or combination is wrong.
     """
+    shipped = shipped_runs().get(str(path)) if is_name(path) else None
+    own_files = path.parent
+    if shipped is not None:
+        path = shipped
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"Run file {path} cannot be read",
             why=getattr(error, "strerror", None) or str(error),
-            fix="name a run file, such as runs/cartpole.yaml",
+            fix=f"name a run file, or one that comes with Tidegate: {', '.join(shipped_runs())}",
         ) from error
     raw = parse_yaml(text, source=str(path))
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} holds no settings", fix="start from runs/cartpole.yaml")
     document = apply_overrides(cast("dict[str, Any]", raw), overrides)
     # Written out, so that the services, a resumed run and a fork find the same files.
-    document["files_dir"] = str((path.parent / str(document.get("files_dir") or "")).resolve())
+    document["files_dir"] = str((own_files / str(document.get("files_dir") or "")).resolve())
     return parse_plan(document, source=str(path))

@@ -11,8 +11,8 @@ import pytest
 
 from tests.unit.cli.run_folder import write_accounting, write_samples
 from tests.unit.cli.ui.completions import FIRST, write_completions
+from tidegate.cli.run_list import RunFolders
 from tidegate.cli.ui import server as server_module
-from tidegate.cli.ui.runs import RunFolders
 from tidegate.cli.ui.server import FILES, STATIC, UiServer
 from tidegate.runtime.ports import LOOPBACK
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from tidegate.cli.run_list import RunFolders
 from tidegate.cli.ui.guard import is_loopback
-from tidegate.cli.ui.runs import RunFolders
 from tidegate.core.errors import ConfigError
 from tidegate.launch.run_folder import RUNS
 from tidegate.runtime.loading import load

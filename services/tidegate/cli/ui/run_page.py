@@ -9,10 +9,10 @@ from tidegate.admission.slo_file import STATE_FILE, read_slos, verdicts_of
 from tidegate.cli.accounting import ledger_path
 from tidegate.cli.explain import diagnosis_of_samples
 from tidegate.cli.report.data import Points, read_flow
+from tidegate.cli.run_list import line_of
 from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.cli.slo import objective_text
 from tidegate.cli.thinning import thin
-from tidegate.cli.ui.runs import line_of
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import CorruptionError, NotFoundError
 from tidegate.launch.run_event_log import read_events

@@ -15,10 +15,10 @@ from aiohttp import web
 
 from tidegate.catalogue.services import statistics_of
 from tidegate.cli.report.page import STYLE_FILE
+from tidegate.cli.run_list import RunFolders, line_of
 from tidegate.cli.ui.curves import Curves
 from tidegate.cli.ui.guard import COOKIE, HEADERS, host_is_expected, same_token, token_is_right
 from tidegate.cli.ui.run_page import STORE_FOLDER, WorkFlowAnswer, facts_of, moment_of
-from tidegate.cli.ui.runs import RunFolders, line_of
 from tidegate.cli.ui.trajectory_page import tokens_of, trajectory_of
 from tidegate.core.errors import ConfigError, NotFoundError, TidegateError
 from tidegate.trajectory_store.browsing import Filter, page_of, updates_of

@@ -1,4 +1,4 @@
-"""The runs that the page lists: the folders below one folder, or that folder alone."""
+"""The list of runs: the folders below one folder, or that folder alone."""
 
 from pathlib import Path
 from typing import Any, Literal

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.run_folder import write_accounting, write_run
-from tidegate.cli.ui.runs import RunFolders, line_of
+from tidegate.cli.run_list import RunFolders, line_of
 from tidegate.core.errors import NotFoundError
 
 
