@@ -23,17 +23,18 @@ VICTIMS = (
     BROKER,
 )
 RECOVERY_TIMEOUT_S = 180.0
+STEPS_AFTER_A_KILL = 5
 
 
 def kill_and_recover(run: Run, victim: str) -> tuple[float, float]:
-    """Seconds until the victim has a new process, and from the kill until five more learner steps were made."""
+    """Seconds until the victim has a new process, and from the kill until more learner steps were made."""
     before = run.kill(victim)
     back_s = run.until(
         lambda: run.pid(victim) not in (None, before), timeout_s=RECOVERY_TIMEOUT_S, what=f"new {victim}"
     )
     seen = len(run.steps())
     trains_s = run.until(
-        lambda: len(run.steps()) >= seen + 5,
+        lambda: len(run.steps()) >= seen + STEPS_AFTER_A_KILL,
         timeout_s=RECOVERY_TIMEOUT_S,
         what=f"training after the death of {victim}",
     )
