@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -59,6 +60,8 @@ def run(*command: str, stdin: str | None = None) -> subprocess.CompletedProcess[
         text=True,
         check=False,
         timeout=90,
+        # Both are Go programs that end soon: without collections of garbage a render takes a quarter less CPU time.
+        env={**os.environ, "GOGC": "off"},
     )
 
 
