@@ -8,6 +8,7 @@ from rich.console import Console
 
 from tidegate.cli.policy.exporting import check_format, write_policy
 from tidegate.cli.policy.stored import read_stored_policy
+from tidegate.cli.policy.transformers_folder import write_folder
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PolicyVersion, parse_version
@@ -25,15 +26,33 @@ def policy(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="File to write: name.onnx or name.safetensors.")
     ] = Path("policy.safetensors"),
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", help="Instead of a file, of a language model: a new folder for transformers."),
+    ] = None,
+    adapters: Annotated[
+        bool,
+        typer.Option(
+            "--adapters", help="With --to: the trained adapters alone, for PEFT, instead of merged."
+        ),
+    ] = False,
 ) -> None:
-    """Write a version of a run's policy to a file that is used without Tidegate.
+    """Write a version of a run's policy to a file or folder that is used without Tidegate.
 
     Of segments, .onnx maps observations to greedy actions, and .safetensors holds the tensors; of language models
     .safetensors holds all weights, or the adapters that were trained, and there is no .onnx. Metadata in the file name
-    run, version, network, preprocessing and spaces.
+    run, version, network, preprocessing and spaces. --to writes a folder with weights, tokenizer, generation config and
+    a model card.
     """
-    check_format(output)
+    if adapters and to is None:
+        raise ConfigError("--adapters needs a folder", fix="name it with --to")
+    if to is None:
+        check_format(output)
     stored = read_stored_policy(named_run(run, folder), version_of(version))
+    if to is not None:
+        write_folder(stored, to, adapters=adapters)
+        Console().print(f"{to}: version {stored.version} of {stored.run}", highlight=False, soft_wrap=True)
+        return
     num_bytes = write_policy(stored, output)
     console = Console()
     console.print(

@@ -1,0 +1,122 @@
+"""The README of an exported language model: where it comes from and how it was trained, from the run's own files."""
+
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidegate.algorithms.grpo_settings import GrpoSettings
+from tidegate.cli.accounting import RunAccounting, ledger_path, read_accounting
+from tidegate.cli.audit import one_line
+from tidegate.cli.policy.stored import StoredPolicy
+from tidegate.cli.up.history import read_steps
+from tidegate.core.ids import PolicyVersion
+from tidegate.launch.run_event_log import read_events
+from tidegate.launch.run_folder import read_plan
+from tidegate.trajectory_store.verifying import read_head
+
+
+class CardFacts(msgspec.Struct, frozen=True):
+    """What a card tells beside the run file.
+
+    ``accounting`` and ``ledger_head``: of the whole run until now; None and empty where the ledger is elsewhere.
+    ``step``: the line of ``steps.jsonl`` of the version, empty of one without. ``evaluation``: its evaluation.
+    """
+
+    settings: GrpoSettings
+    accounting: RunAccounting | None
+    ledger_head: str
+    step: dict[str, Any]
+    evaluation: dict[str, Any]
+
+
+def read_facts(folder: Path, made: PolicyVersion) -> CardFacts:
+    """The facts of a version in a run folder; those whose files are elsewhere are left out.
+
+    Raises:
+        CorruptionError: journal or ledger cannot be read.
+    """
+    ledger = ledger_path(folder)
+    has_accounting = ledger.is_file()
+    steps = [each for each in read_steps(folder) if f"{each['lineage']}@{each['step']}" == str(made)]
+    evaluations = [each for each in read_events(folder, "evaluation") if each.get("version") == str(made)]
+    _, plan = read_plan(folder)
+    return CardFacts(
+        settings=plan.services["learner"].language_model,
+        accounting=read_accounting(folder) if has_accounting else None,
+        ledger_head=read_head(ledger) if has_accounting else "",
+        step=steps[-1] if steps else {},
+        evaluation=evaluations[-1] if evaluations else {},
+    )
+
+
+def model_card(stored: StoredPolicy, facts: CardFacts, *, base: str, form: str) -> str:
+    """The text of the card. ``base``: the model that training began from; ``form``: what the folder holds."""
+    front = ["---", "library_name: transformers", "pipeline_tag: text-generation"]
+    front += [f"base_model: {msgspec.json.encode(base).decode()}"] if base else []
+    front += ["tags:", "- reinforcement-learning", "- tidegate", "---", ""]
+    sections = [
+        f"# {stored.run}, version {stored.version}\n\n{form}\n",
+        _table("Training", _training(stored, facts, base=base)),
+        _table("Result", _result(facts)),
+        _table("Accounting", _accounting(facts)),
+    ]
+    return "\n".join([*front, *(section for section in sections if section)])
+
+
+def _training(stored: StoredPolicy, facts: CardFacts, *, base: str) -> list[tuple[str, object]]:
+    file = stored.file
+    workload, data = file.workload, file.workload.dataset
+    rows: list[tuple[str, object]] = [
+        ("run", stored.run),
+        ("version", stored.version),
+        ("trained with", f"Tidegate {version('tidegate')}"),
+        ("started from", base or "random weights"),
+        ("digest of the base model", stored.base_digest),
+        ("environment", workload.env),
+        ("dataset", data.path),
+        ("objective", facts.settings.objective),
+        ("learning rate", facts.settings.learning_rate),
+        ("completions in an update", file.batch_size),
+        ("completions of a prompt", workload.num_samples),
+        ("temperature", workload.sampler.temperature),
+        ("longest completion, tokens", workload.sampler.max_new_tokens),
+        ("staleness budget, versions", file.staleness.max_lag),
+        ("seed", file.seed),
+        ("updates", stored.version.step),
+        ("tokens trained", facts.step.get("env_steps")),
+    ]
+    return rows
+
+
+def _result(facts: CardFacts) -> list[tuple[str, object]]:
+    return [
+        ("mean reward of its last update", facts.step.get("mean_reward")),
+        ("held-out problems solved", facts.evaluation.get("solved_share")),
+        ("mean reward on held-out problems", facts.evaluation.get("mean_reward")),
+    ]
+
+
+def _accounting(facts: CardFacts) -> list[tuple[str, object]]:
+    if facts.accounting is None:
+        return []
+    audit, by_lag = facts.accounting.audit, facts.accounting.ledger.trained_by_lag
+    trained = sum(by_lag.values())
+    mean_lag = sum(lag * count for lag, count in by_lag.items()) / trained if trained else 0.0
+    dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(audit.dropped.items()) if count)
+    return [
+        ("audit of the run", one_line(facts.accounting)),
+        ("lag of trained completions, versions", f"mean {mean_lag:.2f}, at most {max(by_lag, default=0)}"),
+        ("dropped", dropped or "none"),
+        ("head of the ledger's hash chain", facts.ledger_head),
+    ]
+
+
+def _table(title: str, rows: list[tuple[str, object]]) -> str:
+    known = [(name, str(value)) for name, value in rows if value not in (None, "", {}, [])]
+    if not known:
+        return ""
+    # A value is one cell: no break of a line or of a cell comes from a text of the run.
+    lines = [f"| {name} | {' '.join(value.replace('|', chr(92) + '|').split())} |" for name, value in known]
+    return "\n".join([f"## {title}", "", "| | |", "| --- | --- |", *lines, ""])
