@@ -47,6 +47,7 @@ class ModelParts:
 
     def write(self, folder: Path, sampler: Sampler, *, stop_ids: Sequence[int]) -> None:
         """Write weights, config, tokenizer and how the run sampled into a folder."""
+        cast("Any", transformers_logging).disable_progress_bar()
         self.network.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
         write_generation_config(folder, sampler, stop_ids=stop_ids, pad_id=self.tokenizer.pad_token_id)

@@ -72,7 +72,7 @@ def _training(stored: StoredPolicy, facts: CardFacts, *, base: str) -> list[tupl
         ("run", stored.run),
         ("version", stored.version),
         ("trained with", f"Tidegate {version('tidegate')}"),
-        ("started from", base or "random weights"),
+        ("started from", base or "random weights, warmed up on demonstrations"),
         ("digest of the base model", stored.base_digest),
         ("environment", workload.env),
         ("dataset", data.path),
