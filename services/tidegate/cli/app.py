@@ -1,6 +1,7 @@
 """The commands of ``registry.COMMANDS`` as one typer application, and errors as one clear line."""
 
 import errno
+import os
 import sys
 
 import typer
@@ -49,7 +50,6 @@ def build(arguments: list[str]) -> TyperGroup:
         name="tidegate",
         help="Asynchronous reinforcement learning as services, with staleness as a declared SLO.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
@@ -69,10 +69,21 @@ def build(arguments: list[str]) -> TyperGroup:
     return group
 
 
+def completed_words() -> list[str]:
+    """The words, without the program's name, of a line that a shell asks to complete; empty in any other call.
+
+    Their command is the one whose options are suggested, so it has to be loaded.
+    """
+    if "_TIDEGATE_COMPLETE" not in os.environ:
+        return []
+    # Bash has one name for the line, the other shells another.
+    return (os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or "").split()[1:]
+
+
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code; a ``TidegateError`` or a full disk is printed as one line."""
     try:
-        build(arguments)(arguments, prog_name="tidegate", standalone_mode=True)
+        build(completed_words() or arguments)(arguments, prog_name="tidegate", standalone_mode=True)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except TidegateError as error:
