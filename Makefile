@@ -4,8 +4,10 @@
 PYTHON ?= python3
 RUN ?= runs/cartpole.yaml
 ARGS ?=
-# For `make images`: the program that builds them, what stands before their names, and their tag.
+# For `make images`: which, the program that builds them, its arguments, what stands before their names, and their tag.
+IMAGES ?= light cpu actor-gpu learner-gpu
 BUILDER ?= docker
+BUILD_ARGS ?=
 REGISTRY ?=
 TAG ?= 0.1.0
 BIN := .venv/bin
@@ -137,13 +139,14 @@ pytest-all: install-dev
 e2e: install-dev ## the platform on the cluster of KUBECONFIG, in namespaces of its own; its images must be there (TAG)
 	@$(BIN)/python tools/e2e.py "$(TAG)" $(ARGS)
 
-push: ## push the four images to REGISTRY: make images push REGISTRY=registry.example/rl/
+push: ## push the images to REGISTRY: make images push REGISTRY=registry.example/rl/
 	@test -n "$(REGISTRY)" || { echo "make push: name the registry that you push to: REGISTRY=registry.example/rl/" >&2; exit 2; }
-	@set -e; for image in light cpu actor-gpu learner-gpu; do $(BUILDER) push $(REGISTRY)tidegate-$$image:$(TAG); done
+	@set -e; for image in $(IMAGES); do $(BUILDER) push $(REGISTRY)tidegate-$$image:$(TAG); done
 
-images: ## build the four images (BUILDER=docker REGISTRY=registry.example/rl/ TAG=0.1.0)
-	@set -e; for image in light:base cpu:cpu actor-gpu:actor-gpu learner-gpu:learner-gpu; do \
-	  $(BUILDER) build --file Containerfile --target $${image#*:} --tag $(REGISTRY)tidegate-$${image%%:*}:$(TAG) .; \
+images: ## build the images (BUILDER=docker REGISTRY=registry.example/rl/ TAG=0.1.0; IMAGES=actor-vllm has vLLM for CUDA)
+	@set -e; for image in $(IMAGES); do \
+	  stage=$$image; if [ "$$image" = light ]; then stage=base; fi; \
+	  $(BUILDER) build --file Containerfile --target $$stage $(BUILD_ARGS) --tag $(REGISTRY)tidegate-$$image:$(TAG) .; \
 	done
 
 sim: install ## replay a simulated run of the cluster: make sim SEED=7

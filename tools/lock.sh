@@ -26,6 +26,8 @@ resolve pyproject.toml --all-extras --group build --group dev --constraints lock
 # The inference server that the tests start has an environment of its own, for Linux on x86-64 alone.
 lock --python-platform x86_64-manylinux_2_28 --override tools/vllm/overrides.in --output-file locks/vllm.txt "$@" \
     tools/vllm/requirements.in
+# The same server for CUDA, for the C library of the image actor-vllm. What the package index has is of CUDA 13.
+echo 'vllm==0.32.0' | lock --python-platform x86_64-manylinux_2_36 --no-build --output-file locks/vllm-cuda13.txt "$@" -
 # And so has the peer that GRPO is measured beside.
 printf 'msgspec\npeft\ntorch==2.13.0\ntransformers\ntrl\n' |
     resolve --constraints locks/runtime.txt --output-file locks/trl.txt "$@" -

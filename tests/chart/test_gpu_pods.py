@@ -127,3 +127,19 @@ def test_cluster_may_choose_the_user_of_every_pod() -> None:
         assert security["runAsNonRoot"] is True, name
         for container in containers(pod):
             assert "runAsUser" not in container["securityContext"], name
+
+
+@pytest.mark.parametrize(
+    ("actor", "image"),
+    [
+        ({"engine": "vllm", "server": {"python": "/vllm/bin/python"}}, "tidegate-actor-vllm:0.1.0"),
+        ({"engine": "vllm", "server": {"url": "http://127.0.0.1:8000"}}, "tidegate-actor-gpu:0.1.0"),
+        ({"engine": "torch"}, "tidegate-actor-gpu:0.1.0"),
+    ],
+    ids=str,
+)
+def test_actors_that_start_a_server_have_the_image_with_one(actor: dict[str, Any], image: str) -> None:
+    rendered = own_pods(
+        render(values={"run.actor": actor, "actor.gpu": 1, "run.policy.kind": "transformers"})
+    )
+    assert containers(rendered["actor"])[0]["image"] == image

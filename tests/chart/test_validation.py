@@ -73,6 +73,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"learner.gpuKind": "H100-80"},
         "learner.gpuKind is H100-80 and learner.gpu 0: its pods get no GPU. Set learner.gpu",
     ),
+    "a server in an image without one": (
+        {"run.actor": {"engine": "vllm", "server": {"python": "/vllm/bin/python"}}},
+        "is /vllm/bin/python and the image of the actors light, which has no vLLM. Set actor.gpu",
+    ),
     "controller without a cluster": (
         {**CONTROLLER, "admission.kubernetes.enabled": False},
         "mode is controller and admission.kubernetes.enabled false: admission could not scale the actors",

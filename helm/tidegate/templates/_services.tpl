@@ -79,11 +79,18 @@ admission:
 {{- end }}
 {{- end -}}
 
+{{/* Whether actors start a vLLM of their own. */}}
+{{- define "tidegate.ownVllm" -}}
+{{- $actor := .Values.run.actor | default dict -}}
+{{- and (eq ($actor.engine | default "auto") "vllm") (ne (($actor.server | default dict).python | default "") "") -}}
+{{- end -}}
+
 {{/* The key of `images` for a service: (list root service pod) */}}
 {{- define "tidegate.imageKey" -}}
 {{- $root := index . 0 -}}{{- $service := index . 1 -}}{{- $pod := index . 2 -}}
 {{- if ne ($pod.image | default "auto") "auto" -}}{{ $pod.image }}
 {{- else if eq $service "learner" -}}{{ ternary "learnerGpu" "cpu" (gt (int $pod.gpu) 0) }}
+{{- else if and (gt (int $pod.gpu) 0) (eq $service "actor") (eq (include "tidegate.ownVllm" $root) "true") -}}actorVllm
 {{- else if gt (int $pod.gpu) 0 -}}actorGpu
 {{- else if and (eq $service "actor") (not (has $root.Values.run.policy.kind (list "mlp" "cnn"))) -}}cpu
 {{- else -}}light

@@ -84,6 +84,11 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- if and $learner.gpuKind (eq (int $learner.gpu) 0) -}}
 {{- $problems = append $problems (printf "learner.gpuKind is %s and learner.gpu 0: its pods get no GPU. Set learner.gpu to the GPUs of each pod, or leave gpuKind out" $learner.gpuKind) -}}
 {{- end -}}
+{{- $python := (((.Values.run.actor | default dict).server | default dict).python) | default "" -}}
+{{- $image := include "tidegate.imageKey" (list . "actor" .Values.actor) -}}
+{{- if and (hasPrefix "/vllm/" $python) (ne $image "actorVllm") -}}
+{{- $problems = append $problems (printf "run.actor.server.python is %s and the image of the actors %s, which has no vLLM. Set actor.gpu to the GPUs of each actor, and actor.image to auto" $python $image) -}}
+{{- end -}}
 {{- toYaml $problems -}}
 {{- end -}}
 
