@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -64,17 +65,22 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def left_in(place: Path) -> list[str]:
+    """The command lines of processes that runs in a folder left behind; they are ended."""
+    # On a busy machine a process that was killed takes a while to end.
+    _, left = psutil.wait_procs(processes_of(place), timeout=KILLED_TIMEOUT_S)
+    lines = [" ".join(process.info["cmdline"]) for process in left]
+    for process in left:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    return lines
+
+
 @pytest.fixture
 def nothing_left(tmp_path: Path) -> Iterator[None]:
     """Holds every test to leaving no process behind, and cleans up after one that did."""
     yield
-    # On a busy machine a process that was killed takes a while to end.
-    _, left = psutil.wait_procs(processes_of(tmp_path), timeout=KILLED_TIMEOUT_S)
-    names = [" ".join(process.info["cmdline"]) for process in left]
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    assert names == []
+    assert left_in(tmp_path) == []
 
 
 def is_loopback(address: str) -> bool:
@@ -122,26 +128,49 @@ def wait_for_version(process: "subprocess.Popen[str]") -> None:
     raise AssertionError("the platform ended before it trained")
 
 
-@pytest.mark.usefixtures("nothing_left")
-def test_every_process_of_a_run_listens_on_loopback_only(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    running = begin(folder, "--for", "300s")
+@dataclass(frozen=True)
+class Interrupted:
+    """A run that was interrupted while it trained; ``listening``: where its processes did before."""
+
+    exit_code: int
+    output: str
+    summary: dict[str, Any]
+    listening: set[tuple[str, int]]
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interrupted]:
+    """One run for the tests that read what it was and how it ended."""
+    place = tmp_path_factory.mktemp("interrupted")
+    folder = place / "run"
+    process = begin(folder, "--until", "version_step>=1000000", "--for", "300s")
     try:
-        wait_for_version(running)
+        wait_for_version(process)
         addresses = json.loads((folder / "run.json").read_text())["addresses"]
         ports = {int(address.rpartition(":")[2]) for each in addresses.values() for address in each}
         # It trains once one of its actors works.
         deadline_s = time.monotonic() + LISTENING_TIMEOUT_S
-        listening = listening_of(running.pid)
+        listening = listening_of(process.pid)
         while not ports <= {port for _, port in listening}:
             assert time.monotonic() < deadline_s, "a service does not listen where it says"
             time.sleep(0.1)
-            listening = listening_of(running.pid)
+            listening = listening_of(process.pid)
     finally:
-        running.send_signal(signal.SIGINT)
-        running.communicate(timeout=200)
-    elsewhere = {(ip, port) for ip, port in listening if not is_loopback(ip)}
-    assert elsewhere == set()
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=200)
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    yield Interrupted(process.returncode, output, summary, listening)
+    assert left_in(place) == []
+
+
+def test_every_process_of_a_run_listens_on_loopback_only(interrupted: Interrupted) -> None:
+    assert {(ip, port) for ip, port in interrupted.listening if not is_loopback(ip)} == set()
+
+
+def test_interrupt_drains_everything_and_the_accounting_balances(interrupted: Interrupted) -> None:
+    assert interrupted.exit_code == 1
+    assert interrupted.summary["ended_by"] == "interrupted", interrupted.output
+    assert interrupted.summary["audit"]["balanced"]
 
 
 @pytest.mark.usefixtures("nothing_left")
@@ -196,30 +225,6 @@ def test_target_that_is_not_reached_in_time_is_a_failure(tmp_path: Path) -> None
     done = up(tmp_path / "run", "--until", "version_step>=1000000", "--for", "3s")
     assert done.returncode == 1
     assert not summary_of(done)["reached"]
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_interrupt_drains_everything_and_the_accounting_balances(tmp_path: Path) -> None:
-    process = begin(tmp_path / "run", "--until", "version_step>=1000000")
-    wait_for_version(process)
-    process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 1
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
-    assert summary["ended_by"] == "interrupted", output
-    assert summary["audit"]["balanced"]
-
-
-@pytest.mark.usefixtures("nothing_left")
-def test_nothing_outlives_a_supervisor_that_is_killed(tmp_path: Path) -> None:
-    process = begin(tmp_path / "run", "--until", "version_step>=1000000")
-    wait_for_version(process)
-    assert len(processes_of(tmp_path)) > 8
-    process.kill()
-    process.communicate()
-    deadline_s = time.monotonic() + 60
-    while processes_of(tmp_path) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
 
 
 @pytest.mark.usefixtures("nothing_left")

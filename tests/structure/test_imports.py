@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+from tests.support.statements import statements
+
 SERVICES = Path(__file__).parents[2] / "services"
 PACKAGE = "tidegate"
 
@@ -20,7 +22,7 @@ def modules() -> dict[str, Path]:
 
 def imported(tree: ast.AST, names: frozenset[str]) -> Iterator[str]:
     """Modules among ``names`` that a source imports, wherever in it."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in names)
         elif isinstance(node, ast.ImportFrom) and node.module is not None:

@@ -7,12 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.statements import statements
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("services", "tests", "tools", "benchmarks")
 # Past these a file or a function holds more than one thing; modules aim at 200 lines, functions at a screen.
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 80
-HOLDS_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 # Tables and command signatures, one entry or option a line.
 LONG_FUNCTIONS = {
     "services/tidegate/cli/plan/command.py:plan",
@@ -45,14 +46,11 @@ def definitions() -> dict[str, list[Definition]]:
     return {path: list(defined_in(ast.parse(text))) for path, text in sources().items()}
 
 
-def defined_in(node: ast.AST) -> Iterator[Definition]:
-    """Walk the statements: an expression, of which most of a tree is made, defines no class and no named function."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            num_lines = (child.end_lineno or child.lineno) - child.lineno + 1
-            yield Definition(child.name, isinstance(child, ast.ClassDef), num_lines)
-        if isinstance(child, HOLDS_STATEMENTS):
-            yield from defined_in(child)
+def defined_in(tree: ast.Module) -> Iterator[Definition]:
+    for each in statements(tree):
+        if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            num_lines = (each.end_lineno or each.lineno) - each.lineno + 1
+            yield Definition(each.name, isinstance(each, ast.ClassDef), num_lines)
 
 
 def test_modules_are_short_enough_to_read() -> None:
