@@ -36,6 +36,13 @@ def test_learners_pod_has_a_process_for_each_of_its_gpus() -> None:
     assert containers(spec["template"])[0]["resources"]["limits"]["nvidia.com/gpu"] == 8
 
 
+def test_pod_with_a_gpu_asks_for_it_so_that_it_never_computes_on_the_cpu() -> None:
+    rendered = own_pods(render("single-gpu"))
+    assert environment(rendered["learner"])["TIDEGATE_DEVICE"] == "cuda"
+    for service in set(SERVICES) - {"learner"}:
+        assert "TIDEGATE_DEVICE" not in environment(rendered[service])
+
+
 def test_ranks_beyond_one_pod_are_more_pods_of_as_many_gpus() -> None:
     spec = learner_of({"learner.gpu": 4, "learner.ranks": 12})
     assert spec["replicas"] == 3

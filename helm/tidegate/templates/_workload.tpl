@@ -234,6 +234,9 @@ spec:
         {{- end }}
         {{- if eq $gpu 0 }}
         - {name: NVIDIA_VISIBLE_DEVICES, value: void}
+        {{- else }}
+        # `device: auto` fails here without a usable GPU, instead of computing on the CPU.
+        - {name: TIDEGATE_DEVICE, value: cuda}
         {{- end }}
         {{- with concat $root.Values.commonEnv $pod.env }}
         {{- toYaml . | nindent 8 }}

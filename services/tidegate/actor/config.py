@@ -37,15 +37,16 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after that generation waits (backpressure). ``ack_wait_s``: seconds without a heartbeat after which another actor
     gets the task: a synchronous run waits this long for a killed actor's task. Heartbeats are three times as frequent;
     too short a time duplicates work on an overloaded machine. ``retry_delay_s``: seconds before a task that this actor
-    could not run is offered again. ``threads``: threads of one operation of torch or onnxruntime; more than the free
-    cores slows everything down. ``evaluation_batch`` (text): held-out problems generated at once.
-    ``evaluation_problems_max`` (text): problems used of the held-out file; bounds how long an evaluation keeps the
-    engine from rollouts. ``evaluation_episodes`` (segments): whole episodes of one evaluation, each from its own seed,
-    in at most ``workload.num_envs`` copies at a time. ``evaluation_steps_max`` (segments): steps after which an episode
-    counts with the return that it has reached; for environments that may never end. ``evaluation_deadline_s``
-    (segments, seconds): an evaluation that takes longer fails; the actor that plays it makes no segments meanwhile.
-    ``pull_attempts``: attempts to pull one version's tensors before the actor checks for a newer one; it serves the old
-    policy meanwhile.
+    could not run is offered again. ``device``: of the engine ``torch``; ``auto`` is CUDA where torch can use it, and in
+    pods to which the chart gives a GPU it is ``cuda``, which ends an actor that finds none. ``threads``: threads of
+    one operation of torch or onnxruntime; more than the free cores slows everything down. ``evaluation_batch`` (text):
+    held-out problems generated at once. ``evaluation_problems_max`` (text): problems used of the held-out file; bounds
+    how long an evaluation keeps the engine from rollouts. ``evaluation_episodes`` (segments): whole episodes of one
+    evaluation, each from its own seed, in at most ``workload.num_envs`` copies at a time. ``evaluation_steps_max``
+    (segments): steps after which an episode counts with the return that it has reached; for environments that may
+    never end. ``evaluation_deadline_s`` (segments, seconds): an evaluation that takes longer fails; the actor that
+    plays it makes no segments meanwhile. ``pull_attempts``: attempts to pull one version's tensors before the actor
+    checks for a newer one; it serves the old policy meanwhile.
     """
 
     engine: Literal[
@@ -70,6 +71,7 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_unacked_publishes: Annotated[int, msgspec.Meta(ge=1, le=256)] = 4
     ack_wait_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 10.0
     retry_delay_s: Annotated[float, msgspec.Meta(ge=0.0, le=3600.0)] = 5.0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     evaluation_batch: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 512
     evaluation_problems_max: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 4096

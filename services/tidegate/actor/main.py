@@ -66,6 +66,7 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         seed=settings.seed,
         actor_index=context.index,
         threads=config.threads,
+        device=config.device,
         evaluation_batch=config.evaluation_batch,
         slots=config.slots,
         cache_on_swap=config.cache_on_swap,

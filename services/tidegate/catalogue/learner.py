@@ -164,6 +164,7 @@ RETRIES = Counter(
 CHECKPOINTS = Counter(
     "checkpoints_total", "{checkpoint}", "Checkpoints written.", exported="tidegate.learner.checkpoints"
 )
+DEVICE = Text("device", "Device that the learner computes on, and why.", exported=False)
 CHECKPOINT_S = Gauge(
     "checkpoint_s",
     "s",

@@ -42,6 +42,7 @@ from tidegate.runtime.config import Settings
 from tidegate.runtime.files import PRIVATE_UMASK
 from tidegate.runtime.instances import REPLICATED
 from tidegate.runtime.loading import load
+from tidegate.runtime.termination_message import write_termination_message
 from tidegate.wire.permissions import user_of
 
 
@@ -66,6 +67,7 @@ def main(arguments: list[str]) -> int:
         return serve(chosen.service, run_dir=chosen.run_dir, index=chosen.index)
     except TidegateError as error:
         sys.stderr.write(f"tidegate serve {chosen.service}: {error}\n")
+        write_termination_message(str(error))
         return exit_codes.FAILED if error.retryable else exit_codes.BAD_INPUT
 
 

@@ -30,8 +30,9 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     minibatch is computed in several passes for the same gradient and a third more work. About 2.4 MB a token with 135
     million parameters in float32.
     ``cache_dir``: cache of warmed-up policies across runs, relative to the working folder; empty disables it.
-    ``device``: ``auto`` uses CUDA when present. ``threads``: threads of one torch operation; more than the free cores
-    makes everything slower.
+    ``device``: ``auto`` is CUDA where torch can use it, and in pods to which the chart gives a GPU it is ``cuda``,
+    which ends a learner that finds none. The log event ``device_chosen`` states the device and why. ``threads``:
+    threads of one torch operation; more than the free cores makes everything slower.
     ``ranks``: processes that train together, each on its share of every batch; `tidegate up` starts that many on this
     machine, connected over loopback, and the chart pods with a rank for each GPU. More ranks than groups in a
     minibatch (text) leave some idle. ``rank_timeout_s``: how long ranks wait for one that hangs before they restart

@@ -18,12 +18,13 @@ from tidegate.core.staleness import StalenessLimits
 from tidegate.learner.algorithm import find_algorithm
 from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
+from tidegate.learner.device import open_device
 from tidegate.learner.environment_file import write_environment
 from tidegate.learner.first_policy import warm_up
 from tidegate.learner.loops import Learner
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.optim.port import Trainer
-from tidegate.learner.optim.registry import TrainerSetting, choose_device, open_trainer
+from tidegate.learner.optim.registry import TrainerSetting, open_trainer
 from tidegate.learner.optim.several_updates import SeveralUpdates
 from tidegate.learner.ranks.agreement import check_same_settings
 from tidegate.learner.ranks.following import Follower
@@ -62,7 +63,9 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
     if description is not None:
         await asyncio.to_thread(write_environment, context.data_dir, description)
     if member is None:
-        device = choose_device(config.device)
+        chosen = open_device(config, context.log)
+        context.stats.label(statistics.DEVICE, f"{chosen.device}: {chosen.why}")
+        device = chosen.torch_device()
         local = open_trainer(TrainerSetting(settings, config, device, description=description))
     else:
         local, group = await asyncio.to_thread(join_ranks, member, config, settings, description)
@@ -204,7 +207,8 @@ def join_ranks(
     """
     torch.set_num_threads(config.threads)
     policy = settings.policy
-    device = choose_device(config.device, local_rank=member.local_rank)
+    log = structlog.get_logger(f"learner-rank-{member.rank}")
+    device = open_device(config, log, local_rank=member.local_rank).torch_device()
     group = RankGroup(member, device=device, timeout_s=config.rank_timeout_s)
     check_same_settings(
         group,

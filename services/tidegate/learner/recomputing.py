@@ -17,10 +17,11 @@ from tidegate.core.spaces import EnvironmentDescription
 from tidegate.learner.algorithm import find_algorithm
 from tidegate.learner.checkpoint import Checkpoint
 from tidegate.learner.config import LearnerConfig
+from tidegate.learner.device import open_device
 from tidegate.learner.first_policy import warm_up
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.optim.port import Trainer, TrainerState
-from tidegate.learner.optim.registry import TrainerSetting, choose_device, open_trainer
+from tidegate.learner.optim.registry import TrainerSetting, open_trainer
 from tidegate.learner.optim.several_updates import SeveralUpdates
 from tidegate.learner.recovery import recompute
 from tidegate.models.char_lm import CharLm
@@ -59,9 +60,8 @@ class Recomputer:
         """
         check_recomputable(settings, config)
         torch.set_num_threads(config.threads)
-        local = open_trainer(
-            TrainerSetting(settings, config, choose_device(config.device), description=description)
-        )
+        device = open_device(config, structlog.get_logger("recomputer")).torch_device()
+        local = open_trainer(TrainerSetting(settings, config, device, description=description))
         self._first: tuple[LanguageModelTrainer, CharLm] | None = None
         if isinstance(local, LanguageModelTrainer) and isinstance(local.model, CharLm):
             self._first = (local, local.model)

@@ -94,6 +94,15 @@ class Failure:
     where: str
     error: Exception | None
 
+    def __str__(self) -> str:
+        if self.error is None:
+            return f"{self.where} ended without being asked to"
+        return (
+            str(self.error)
+            if not self.is_defect
+            else f"{self.where}: {self.error!r}; the log has the traceback"
+        )
+
     @property
     def is_defect(self) -> bool:
         """Whether code is at fault: anything but a ``TidegateError``."""

@@ -24,6 +24,7 @@ from tidegate.runtime.service import ServiceSpec
 from tidegate.runtime.service_credentials import accepted_tokens, channels_of
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import open_telemetry
+from tidegate.runtime.termination_message import write_termination_message
 from tidegate.runtime.tls import identity_folder
 from tidegate.wire.subjects import Topology
 
@@ -83,7 +84,11 @@ async def _run(
     )
     limiting = asyncio.create_task(_limit_drain(drain, settings.drain_timeout_s))
     try:
-        return await ServiceLifecycle(spec, config, settings, index=index, ports=ports).run()
+        lifecycle = ServiceLifecycle(spec, config, settings, index=index, ports=ports)
+        code = await lifecycle.run()
+        if lifecycle.failures:
+            write_termination_message("; ".join(str(failure) for failure in lifecycle.failures))
+        return code
     finally:
         watchdog.stop()
         limiting.cancel()

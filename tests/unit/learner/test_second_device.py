@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-CASES = "tests/unit/learner/second_device_cases.py"
+CASES = ("tests/unit/learner/second_device_cases.py", "tests/unit/actor/engines/second_device_cases.py")
 TIMEOUT_S = 280.0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_learner_works_with_its_parameters_on_a_second_device() -> None:
+def test_learner_and_engine_work_with_their_parameters_on_a_second_device() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", CASES],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CASES],
         capture_output=True,
         text=True,
         check=False,

@@ -25,12 +25,12 @@ from tidegate.runtime.loading import load
 class EngineSetting(msgspec.Struct, frozen=True):
     """What an engine is made from.
 
-    ``threads``: of one torch operation. ``evaluation_batch``: prompts at once. ``slots`` and ``cache_on_swap``: of
-    engines that write tokens, as the config has them. ``server``: of engines that talk to one. ``data_dir``: the
-    actor's folder, for what they keep on disk. ``description``: of the environment of segments; None for text.
-    ``actor_critic``: the objective of an engine that sends gradients. ``q_learning``: exploration and first priorities
-    of a Q-network. ``one_version``: a segment keeps the version that it starts with. ``exchange`` and
-    ``inference_wait_s``: of an engine whose actions come from the inference service.
+    ``threads``: of one torch operation. ``device``: of an engine that computes with torch. ``evaluation_batch``:
+    prompts at once. ``slots`` and ``cache_on_swap``: of engines that write tokens, as the config has them. ``server``:
+    of engines that talk to one. ``data_dir``: the actor's folder, for what they keep on disk. ``description``: of the
+    environment of segments; None for text. ``actor_critic``: the objective of an engine that sends gradients.
+    ``q_learning``: exploration and first priorities of a Q-network. ``one_version``: a segment keeps the version that
+    it starts with. ``exchange`` and ``inference_wait_s``: of an engine whose actions come from the inference service.
     """
 
     workload: WorkloadConfig
@@ -38,6 +38,7 @@ class EngineSetting(msgspec.Struct, frozen=True):
     seed: int
     actor_index: int
     threads: int = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
     evaluation_batch: int = 512
     slots: int = 1
     cache_on_swap: Literal["recompute", "keep"] = "recompute"

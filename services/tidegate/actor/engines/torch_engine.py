@@ -6,12 +6,14 @@ set ``EngineControl.running``, because only they know the task of a request.
 """
 
 import asyncio
+import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
+import structlog
 import torch
 
 from tidegate.actor.engines.port import EngineControl
@@ -23,6 +25,7 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot, Task
 from tidegate.models.causal_lm import CausalLm
 from tidegate.models.continuous import ContinuousBatch, GenerationRow, GenerationStep
+from tidegate.models.devices import choose_device, find_cuda
 from tidegate.models.finite import check_finite
 from tidegate.models.language_models import open_language_model, open_tokenizer
 from tidegate.models.tokenizer import Tokenizer
@@ -277,14 +280,16 @@ def _stopped() -> UnavailableError:
 
 
 def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> TorchEngine:
-    """Open the run file's model, on a GPU if there is one.
+    """Open the run file's model on the device of ``actor.device``, which is logged with the reason.
 
     Raises:
-        ConfigError: there is no such model, or its context does not fit into the cache.
+        ConfigError: there is no such model, its context does not fit into the cache, or a GPU is asked for and torch
+            finds none.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    chosen = choose_device(setting.device, setting="actor.device", cuda=find_cuda(), environ=os.environ)
+    structlog.get_logger("torch-engine").info("device_chosen", device=chosen.device, why=chosen.why)
     return TorchEngine(
-        open_language_model(setting.policy, trains=False, device=device),
+        open_language_model(setting.policy, trains=False, device=chosen.torch_device()),
         open_tokenizer(setting.policy),
         slots=setting.slots,
         control=control,

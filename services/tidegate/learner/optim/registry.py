@@ -10,7 +10,6 @@ from collections.abc import Callable
 import msgspec
 import torch
 
-from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.learner.algorithm import AlgorithmName, find_algorithm
 from tidegate.learner.config import LearnerConfig
@@ -179,28 +178,3 @@ def open_trainer(setting: TrainerSetting) -> SharedTrainer:
     """
     name, _ = find_algorithm(setting.config.algorithm, policy_kind=setting.settings.policy.kind)
     return TRAINERS[name](setting)
-
-
-def choose_device(wanted: str, *, local_rank: int | None = None) -> torch.device:
-    """The device: ``auto`` uses CUDA where present; with ``local_rank`` each rank of a machine has its own.
-
-    Raises:
-        ConfigError: ``cuda`` is configured and there is no device, or fewer than ranks.
-    """
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(
-            "learner.device is cuda, and torch finds no CUDA device",
-            fix="set learner.device to auto or cpu, or run the learner on a machine with one",
-        )
-    if wanted == "cpu" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    if local_rank is None:
-        return torch.device("cuda")
-    if local_rank >= torch.cuda.device_count():
-        raise ConfigError(
-            f"Rank {local_rank} of this machine finds {torch.cuda.device_count()} CUDA devices",
-            why="each rank computes on a device of its own",
-            fix="start one rank per device (--nproc-per-node)",
-        )
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
