@@ -1,6 +1,6 @@
 """Sampling with the model on a second device, by which a forgotten ``device`` shows.
 
-Continuous batching is not tried here: it runs without a graph (``inference_mode``), which the device of the tests cannot.
+Continuous batching is not tried here: it runs in ``inference_mode``, which the device of the tests cannot.
 """
 
 import pytest
