@@ -67,6 +67,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "runs": CommandEntry(
         "tidegate.cli.runs:runs", "List the runs below a folder, and remove old ones (--prune)."
     ),
+    "track": CommandEntry(
+        "tidegate.cli.track.command:track", "Write a run's curves for an experiment tracker (TensorBoard)."
+    ),
     "ui": CommandEntry(
         "tidegate.cli.ui.command:ui", "Serve a page over live and ended runs: curves, lag, every trajectory."
     ),

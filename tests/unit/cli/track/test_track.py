@@ -1,0 +1,63 @@
+"""A run opened again by TensorBoard's own reader equals its step log."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.unit.cli.run_folder import write_accounting, write_run
+from tidegate.cli.app import run
+from tidegate.cli.up.history import read_steps
+from tidegate.launch.run_event_log import RunEventLog
+from tidegate.launch.run_folder import read_record
+
+pytestmark = pytest.mark.slow
+
+
+def opened(place: Path) -> Any:
+    accumulator = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0})
+    accumulator.Reload()
+    return accumulator
+
+
+def track(folder: Path, to: Path) -> Path:
+    assert run(["track", str(folder), "--to", str(to)]) == 0
+    return to / read_record(folder).run_id
+
+
+def test_every_number_of_the_step_log_is_there_with_its_step_and_time(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    write_accounting(folder)
+    found = opened(track(folder, tmp_path / "board"))
+    for name in ("loss", "mean_return", "lag_max", "ess", "env_steps"):
+        expected = [(update["step"], update[name], update["at_s"]) for update in read_steps(folder)]
+        scalars = [(each.step, each.value, each.wall_time) for each in found.Scalars(f"train/{name}")]
+        assert scalars == [pytest.approx(each) for each in expected]
+    assert "train/mean_reward" not in found.Tags()["scalars"], "a value that no update has"
+    assert "run file" in found.Tags()["tensors"]
+
+
+def test_run_that_is_tracked_again_goes_on_where_it_was(tmp_path: Path) -> None:
+    folder, board = tmp_path / "run", tmp_path / "board"
+    write_accounting(folder, batches=2)
+    track(folder, board)
+    steps = folder / "learner" / "steps.jsonl"
+    line = steps.read_bytes().splitlines()[-1].replace(b'"step":2', b'"step":3')
+    steps.write_bytes(steps.read_bytes() + line + b"\n")
+    RunEventLog(folder).append(
+        b'{"kind":"evaluation","at_s":1800000009.0,"version":"0-aaaa@3","evaluation_return":9.0}'
+    )
+    place = track(folder, board)
+    track(folder, board)
+    found = opened(place)
+    assert [each.step for each in found.Scalars("train/loss")] == [1, 2, 3]
+    assert [(each.step, each.value) for each in found.Scalars("evaluation/evaluation_return")] == [(3, 9.0)]
+
+
+def test_unknown_tracker_is_refused_with_those_that_there_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "run")
+    assert run(["track", str(tmp_path / "run"), "--with", "notebook", "--to", str(tmp_path)]) == 2
+    assert "Use tensorboard" in capsys.readouterr().err
