@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
-from tidegate.cli.track.follow import Follower
+from tidegate.cli.track.follow import TrackedRun
 from tidegate.cli.track.registry import TRACKERS
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.launch.run_folder import find_folder, is_running, read_record
@@ -44,7 +44,7 @@ def track(
     place.mkdir(parents=True, exist_ok=True)
     opened = TRACKERS[tracker](place)
     try:
-        follower = Follower(where, opened, place / CURSOR_FILE)
+        follower = TrackedRun(where, opened, place / CURSOR_FILE)
         sent, goes_on = 0, True
         while goes_on:
             # What is written after the last look belongs to the run as well.

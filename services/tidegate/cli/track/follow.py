@@ -32,7 +32,7 @@ class Cursor(msgspec.Struct):
     ended_at_s: float = 0.0
 
 
-class Follower:
+class TrackedRun:
     """Sends what is new in a run folder. A run that is tracked again goes on where it was; nothing comes twice."""
 
     def __init__(self, folder: Path, tracker: Tracker, cursor_file: Path) -> None:
