@@ -67,6 +67,11 @@ BENCHES: dict[str, BenchEntry] = {
     "admission": BenchEntry(
         "benchmarks.admission:run", "one decision at 10,000 actors, and admission's share of a core"
     ),
+    "scaling": BenchEntry(
+        "benchmarks.scaling:run",
+        "one to four actors, one and two ranks of each classic trainer, beside what `tidegate plan` predicts",
+        asked_for=True,
+    ),
     "lag": BenchEntry("benchmarks.lag:run", "what the staleness budget buys and costs"),
     "staleness": BenchEntry(
         "benchmarks.staleness:run",
