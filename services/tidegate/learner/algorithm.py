@@ -36,7 +36,7 @@ ALGORITHMS: dict[AlgorithmName, AlgorithmEntry] = {
     "applied_gradients": AlgorithmEntry(("mlp",), engine="gradient_env"),
     "language_model": AlgorithmEntry(("char_lm", "transformers")),
     "q_learning": AlgorithmEntry(("q_mlp", "q_cnn"), replay="transition"),
-    "r2d2": AlgorithmEntry(("q_mlp",), replay="sequence", memory="always"),
+    "r2d2": AlgorithmEntry(("q_mlp", "q_cnn"), replay="sequence", memory="always"),
     "sac": AlgorithmEntry(("squashed_mlp", "squashed_cnn"), replay="transition"),
 }
 
@@ -108,7 +108,7 @@ def check_memory(algorithm: AlgorithmName, *, memory: str, policy_kind: str) -> 
             f"policy.memory {memory} is set with policy.kind {policy_kind} and learner.algorithm {algorithm}",
             why="only a learner of segments or of sequences unrolls a recurrent cell",
             fix="remove policy.memory, or set policy.kind to mlp or cnn and learner.algorithm to auto, or policy.kind"
-            " to q_mlp and learner.algorithm to r2d2",
+            " to q_mlp or q_cnn and learner.algorithm to r2d2",
         )
     if not has_memory and wanted == "always":
         return ConfigError(

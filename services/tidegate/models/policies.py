@@ -115,18 +115,16 @@ def q_mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) 
 
 
 def q_cnn(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
-    """The values of actions by convolutions.
+    """The values of actions by convolutions, with a recurrent cell if ``policy.memory`` names one.
 
     Raises:
         ConfigError: as ``cnn``, or its actions are not Discrete.
     """
-    if settings.memory != "none":
-        raise ConfigError(
-            f"policy.memory is set with policy.kind {settings.kind}",
-            why="the learner of Q-networks with memory has no convolutions",
-            fix="remove policy.memory, or set policy.kind to q_mlp or cnn",
-        )
     actions = epsilon_greedy(description.action_space, squash=settings.squash_actions)
+    if settings.memory != "none":
+        layers = _image_features(description, settings)
+        body = _with_memory(description, settings, actions, layers, cell=settings.memory)
+        return RecurrentQNetwork(body, actions)
     return QNetwork(_convolutional(description, settings, actions), actions)
 
 

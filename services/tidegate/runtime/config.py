@@ -266,10 +266,10 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``network``: of uint8 images: ``nature``, three convolutions (Mnih 2015), or ``impala``, a residual network of 15
     convolutions (Espeholt 2018), which needs several times the computation. ``features``: units of the layer after
     them; 0: 512 and 256, as published. Images between 0 and 1; other parts of the observation join after them.
-    ``memory`` (``mlp``, ``cnn``, ``q_mlp``): a recurrent cell of ``memory_units`` after the layers, for environments
+    ``memory`` (all but the squashed ones): a recurrent cell of ``memory_units`` after the layers, for environments
     whose observations do not show all that matters. Its state is recorded with each segment and begins at 0 in each
-    episode. Minibatches of ``learner.actor_critic`` are then whole environments of a segment, at most their number; a
-    ``q_mlp`` is then trained by ``learner.algorithm`` ``r2d2``.
+    episode. Minibatches of ``learner.actor_critic`` are then whole environments of a segment, at most their number;
+    ``q_mlp`` and ``q_cnn`` are then trained by ``learner.algorithm`` ``r2d2``.
     ``d_model``, ``num_layers`` and ``num_heads`` belong to ``char_lm``, which is initialised at random.
     ``path``, ``lora`` and ``dtype`` belong to ``transformers``:
     a folder with a pretrained causal model (config, tokenizer, safetensors) that every actor and the learner can read,

@@ -420,7 +420,7 @@ def test_soft_actor_critic_that_contradicts_itself_is_refused(override: str, rea
         ("trajectory_store.replay.unit=transition", "set trajectory_store.replay.unit to sequence"),
         ("policy.memory=none", "set policy.memory to gru or lstm"),
         ("learner.algorithm=auto", "q_learning trains on units of replay"),
-        ("policy.kind=q_cnn", "cannot train a policy of the kind q_cnn"),
+        ("policy.kind=cnn", "cannot train a policy of the kind cnn"),
     ],
 )
 def test_learning_from_sequences_that_contradicts_itself_is_refused(override: str, reason: str) -> None:

@@ -63,6 +63,31 @@ def test_steps_of_an_actor_equal_the_learners_unrolling(cell: Cell, seed: int) -
     np.testing.assert_allclose(policy.memory_after(*arguments), state, atol=1e-5)
 
 
+@each
+def test_steps_over_images_equal_the_learners_unrolling(cell: Cell) -> None:
+    seen = BoxSpace((2, 36, 36), "uint8", (0.0,), (255.0,))
+    policy = build_policy(
+        EnvironmentDescription("Made-v0", seen, DiscreteSpace(4)),
+        PolicyConfig(kind="q_cnn", features=8, memory=cell, memory_units=5),
+    )
+    assert isinstance(policy, RecurrentQNetwork)
+    params, rng = fresh(policy, 0), np.random.default_rng(1)
+    images_LQ = rng.integers(0, 256, (3, 2, 2, 36, 36)).astype(np.uint8)
+    memory_QM = rng.normal(0.0, 0.5, (2, policy.memory_size)).astype(np.float32)
+    step, walked, state = policy.stepper(params), list[Array](), memory_QM
+    for images in images_LQ:
+        outputs, state = step({"observations": images}, state)
+        walked.append(outputs)
+    q_RA, _ = policy.unrolled(
+        {name: torch.tensor(array) for name, array in params.items()},
+        {"observations": torch.tensor(images_LQ.reshape(-1, 2, 36, 36))},
+        torch.tensor(memory_QM),
+        torch.tensor([2, 2, 2]),
+        torch,
+    )
+    np.testing.assert_allclose(q_RA, np.concatenate(walked), rtol=1e-3, atol=1e-3)
+
+
 def test_values_are_advantages_without_their_mean_and_the_state_value() -> None:
     policy = network("gru")
     params = fresh(policy, 0)

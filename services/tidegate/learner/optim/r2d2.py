@@ -25,6 +25,7 @@ from tidegate.core.records import Array
 from tidegate.core.response import FRESH, Response
 from tidegate.core.spaces import MEMORY, recorded_dtype, recorded_shape
 from tidegate.learner.optim.gradients import shared_gradient_step
+from tidegate.learner.optim.policy_network import PolicyNetwork, Precision
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
 from tidegate.learner.optim.sequence_values import SequencePlan, sequence_values
@@ -75,15 +76,21 @@ class R2d2Learner:
         seed: int,
         device: torch.device,
         reward: RewardSettings,
+        precision: Precision = "float32",
         ranks: Ranks = ALONE,
     ) -> None:
-        """Fresh parameters from ``seed``; ``reward``: what updates make of rewards; ``ranks`` make each together."""
+        """Fresh parameters from ``seed``; ``reward``: what updates make of rewards; ``ranks`` make each together.
+
+        ``precision``: of convolutions.
+        """
         self._policy = policy
         self._settings = settings
         self._device = device
         self._reward = reward
         self._ranks = ranks
         self._trained = TrainedQNetwork(policy, settings, seed=seed, device=device)
+        network = PolicyNetwork(policy, self._trained.parameters.tensors, precision=precision, device=device)
+        self._in_precision = network.in_precision
         self._action = segment_tensors(policy.description)["actions"]
         self._priorities_B: NDArray[np.float32] | None = None
 
@@ -181,13 +188,15 @@ class R2d2Learner:
             num_steps=batch.rewards_BL.shape[1],
             device=self._device,
         )
-        online_BSA = sequence_values(
-            self._policy, self._trained.parameters.tensors, plan, batch.observations, batch.memory_BM
-        )
-        with torch.no_grad():
-            target_BSA = sequence_values(
-                self._policy, self._trained.target.params, plan, batch.observations, batch.memory_BM
+        with self._in_precision():
+            online_BSA = sequence_values(
+                self._policy, self._trained.parameters.tensors, plan, batch.observations, batch.memory_BM
             )
+        with torch.no_grad():
+            with self._in_precision():
+                target_BSA = sequence_values(
+                    self._policy, self._trained.target.params, plan, batch.observations, batch.memory_BM
+                )
             targets_LB = sequence_targets(
                 batch.rewards_BL.T,
                 batch.terminated_BL.T,

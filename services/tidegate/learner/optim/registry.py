@@ -135,6 +135,7 @@ def r2d2(setting: TrainerSetting) -> R2d2Learner:
         seed=setting.settings.seed,
         device=setting.device,
         reward=setting.settings.workload.reward,
+        precision=setting.config.precision,
         ranks=setting.ranks,
     )
 

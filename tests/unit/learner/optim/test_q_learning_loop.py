@@ -1,7 +1,6 @@
 """From an actor's segments through the store's buffer to updates of a Q-network: names, shapes and priorities fit."""
 
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -64,22 +63,30 @@ def test_segments_of_an_actor_are_drawn_and_trained(
     source.close()
 
 
-@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize(
+    ("description", "policy"),
+    [
+        (CARTPOLE, PolicyConfig(kind="q_mlp", hidden=(8,), memory="gru", memory_units=4)),
+        (CARTPOLE, PolicyConfig(kind="q_mlp", hidden=(8,), memory="lstm", memory_units=4)),
+        (toy_pixels.DESCRIPTION, PolicyConfig(kind="q_cnn", features=8, memory="gru", memory_units=4)),
+    ],
+    ids=["gru", "lstm", "images"],
+)
 def test_sequences_of_an_actor_are_drawn_as_often_as_the_learner_finds_them_surprising(
-    tmp_path: Path, cell: Literal["gru", "lstm"]
+    tmp_path: Path, description: EnvironmentDescription, policy: PolicyConfig
 ) -> None:
     """The first priority is the learner's where nothing is cut: with one step a target, and within a segment."""
-    length, burn_in, num_steps = 8, 3, 3 * NUM_STEPS
-    policy = PolicyConfig(kind="q_mlp", hidden=(8,), memory=cell, memory_units=4)
+    length, burn_in, num_steps = 9, 1, 3 * NUM_STEPS
     settings = QLearningSettings(
         discount=0.9, learning_rate=1e-4, sequences=QSequenceSettings(burn_in=burn_in, n_steps=1)
     )
-    network = build_policy(CARTPOLE, policy)
+    network = build_policy(description, policy)
     assert isinstance(network, MemoryPolicy)
     trainer = R2d2Learner(network, settings, seed=0, device=torch.device("cpu"), reward=RewardConfig())
     control = EngineControl()
     engine = acting.engine_of(
         control,
+        description=description,
         policy=policy,
         num_envs=NUM_ENVS,
         settings=QActingSettings(
@@ -96,7 +103,7 @@ def test_sequences_of_an_actor_are_drawn_as_often_as_the_learner_finds_them_surp
         priority_exponent=1.0,
     )
     control.newest = snapshot(0, trainer.policy())
-    source.insert(acting.unroll(engine, num_steps=num_steps).tensors)
+    source.insert(acting.unroll(engine, num_steps=num_steps, env_id=description.env_id).tensors)
     units = source.draw(200)
     assert not units.tensors["memory"].any(axis=1).all()
     assert units.tensors["memory"].any(axis=1).any()
