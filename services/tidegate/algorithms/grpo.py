@@ -35,7 +35,7 @@ from tidegate.algorithms.completion_tokens import (
     completion_tokens,
 )
 from tidegate.algorithms.grpo_inputs import GrpoInputs
-from tidegate.algorithms.grpo_settings import GrpoSettings, ObjectiveName
+from tidegate.algorithms.grpo_settings import GrpoSettings
 from tidegate.algorithms.importance import effective_sample_size, k3_divergence
 from tidegate.algorithms.loss import Loss
 from tidegate.algorithms.schedules import warmup_then_linear
@@ -50,7 +50,7 @@ from tidegate.algorithms.weighted_objectives import (
 
 Objective: TypeAlias = Callable[[CompletionTokens, GrpoSettings], ObjectiveValues]
 
-OBJECTIVES: dict[ObjectiveName, Objective] = {
+OBJECTIVES: dict[str, Objective] = {
     "none": plain_objective,
     "grpo": grpo_objective,
     "ppo": ppo_objective,
@@ -68,23 +68,28 @@ OBJECTIVES: dict[ObjectiveName, Objective] = {
 
 
 def grpo_loss(
-    logprobs_BT: Tensor, inputs: GrpoInputs, settings: GrpoSettings, *, values_BT: Tensor | None = None
+    logprobs_BT: Tensor,
+    inputs: GrpoInputs,
+    settings: GrpoSettings,
+    *,
+    values_BT: Tensor | None = None,
+    objective: Objective | None = None,
 ) -> Loss:
     """The loss of one minibatch: minus the objective's mean, plus the weighted KL to the reference and the value loss.
 
     ``logprobs_BT``: log π_θ of the tokens, with its graph; ignored where the mask is False.
     ``values_BT``: V_θ before each token, with its graph, of a policy with a value head; given if and only if
-    ``inputs.critic`` is. Metrics (shares and means over chosen tokens): ``ess`` of π_θ/μ in (0, 1], ``ratio_mean`` of
-    it, ``mismatch_kl`` (nats, k3 estimate of KL(μ‖π_θ)), ``clipped_fraction`` (tokens whose gradient a clip or mask
-    stopped, or whose weight ``cispo`` or ``topr`` truncated), ``reference_kl`` (nats, k3) where there is a reference,
-    and ``value_loss``'s.
+    ``inputs.critic`` is. ``objective``: a user's own; None is the one that the settings name. Metrics (shares and means
+    over chosen tokens): ``ess`` of π_θ/μ in (0, 1], ``ratio_mean`` of it, ``mismatch_kl`` (nats, k3 estimate of
+    KL(μ‖π_θ)), ``clipped_fraction`` (tokens whose gradient a clip or mask stopped, or whose weight ``cispo`` or
+    ``topr`` truncated), ``reference_kl`` (nats, k3) where there is a reference, and ``value_loss``'s.
 
     Raises:
         ConfigError: the settings need a reference or a value head, and there is none.
         ValueError: a shape is wrong, or only one of ``values_BT`` and ``inputs.critic`` is given.
     """
     tokens = completion_tokens(logprobs_BT, inputs, settings)
-    outcome = OBJECTIVES[settings.objective](tokens, settings)
+    outcome = (objective or OBJECTIVES[settings.objective])(tokens, settings)
     values = outcome.values
     if inputs.weights_B is not None:
         values = values * (inputs.weights_B[:, None] if values.ndim == 2 else inputs.weights_B)

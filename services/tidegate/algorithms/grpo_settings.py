@@ -1,6 +1,6 @@
 """Settings of a learner step on scored groups; read by run files, so nothing heavy is imported here."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -21,6 +21,7 @@ ObjectiveName = Literal[
     "opsm",
     "tba",
 ]
+OBJECTIVE_NAMES: tuple[str, ...] = get_args(ObjectiveName)
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1000.0)]
 
@@ -28,14 +29,16 @@ Ratio = Annotated[float, msgspec.Meta(ge=0.0, le=1000.0)]
 DECOUPLED_WEIGHT_MAX = 50.0
 
 # Objectives that ignore the age of a completion, beyond a clip around its behaviour policy.
-_UNCORRECTED: frozenset[ObjectiveName] = frozenset({"none", "grpo", "ppo"})
-_READ_PROXIMAL: frozenset[ObjectiveName] = frozenset({"tis", "decoupled_ppo", "icepop", "sequence_mask"})
+_UNCORRECTED: frozenset[str] = frozenset({"none", "grpo", "ppo"})
+_READ_PROXIMAL: frozenset[str] = frozenset({"tis", "decoupled_ppo", "icepop", "sequence_mask"})
 
 
 class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Objective and optimiser of a learner step on scored groups. Ratios are of probabilities, without a unit.
 
-    ``objective``: one of ``algorithms.grpo.OBJECTIVES``; docs/objectives.md defines each and when to use it.
+    ``objective``: one of ``algorithms.grpo.OBJECTIVES``; docs/objectives.md defines each and when to use it. Or one of
+    your own: ``my_objective.py:my_loss``, a module with a name, or a name that an installed package registered
+    (``tidegate.objectives``); it is given the proximal policy, as ``tis`` is.
     ``clip_low``, ``clip_high``: how far a ratio may leave 1 downwards and upwards before its gradient stops (``grpo``,
     ``ppo``, ``tis``, ``decoupled_ppo``, ``icepop``, ``sequence_mask``, ``opsm``; of completions in ``gspo``, whose
     authors use 3e-4); above 0.5 the clip rarely applies. A ``clip_high`` above ``clip_low`` lets rare tokens
@@ -82,7 +85,7 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ValueError: a lower bound is not below its upper one.
     """
 
-    objective: ObjectiveName = "tis"
+    objective: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] = "tis"
     clip_low: Annotated[float, msgspec.Meta(gt=0.0, lt=1.0)] = 0.2
     clip_high: Annotated[float, msgspec.Meta(gt=0.0, le=10.0)] = 0.2
     importance_cap: Annotated[float, msgspec.Meta(gt=0.0, le=DECOUPLED_WEIGHT_MAX)] = 2.0
@@ -130,6 +133,11 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 )
 
     @property
+    def is_own(self) -> bool:
+        """Whether the objective is a user's own code."""
+        return self.objective not in OBJECTIVE_NAMES
+
+    @property
     def reads_reference(self) -> bool:
         """Whether the learner must compute logprobs under a reference policy."""
         return self.kl_weight > 0.0 or self.objective == "tba"
@@ -137,12 +145,16 @@ class GrpoSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def reads_proximal(self) -> bool:
         """Whether the learner must run a forward pass over the batch before its first gradient step."""
-        return self.objective in _READ_PROXIMAL and self.proximal == "forward"
+        return self._corrects and self.proximal == "forward"
 
     @property
     def reads_version_gap(self) -> bool:
         """Whether the learner must provide each token's version gap."""
-        return self.objective in _READ_PROXIMAL and self.proximal == "interpolated"
+        return self._corrects and self.proximal == "interpolated"
+
+    @property
+    def _corrects(self) -> bool:
+        return self.is_own or self.objective in _READ_PROXIMAL
 
     @property
     def reads_values(self) -> bool:

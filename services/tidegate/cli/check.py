@@ -24,6 +24,8 @@ PodsOption = Annotated[int, _Learner(help="Pods or machines, which divide them e
 MemoryOption = Annotated[str, _Learner(help="Memory of each pod: 104Gi.")]
 DiskOption = Annotated[str, _Learner(help="Disk for its checkpoints: 10Gi.")]
 
+DIGEST_CHARS_SHOWN = 12
+
 
 def check(
     run: Annotated[Path, typer.Argument(help="Run file.", metavar="RUN")],
@@ -80,5 +82,8 @@ def render(report: RunReport, plan: RunPlan) -> Table:
     if report.model is not None:
         model = report.model
         table.add_row("model", f"{model.architecture}, {model.size_bytes / 1e9:,.1f} GB in {model.folder}")
+    for setting, record in report.own_code.items():
+        files = ", ".join(f"{name} {digest[:DIGEST_CHARS_SHOWN]}" for name, digest in record.files.items())
+        table.add_row(setting, f"{record.name} ({files or 'of an installed package'})")
     table.add_row("target", report.target or "none")
     return table

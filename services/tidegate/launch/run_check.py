@@ -1,7 +1,7 @@
 """The check of a run before anything of it starts: its plan, its target, its environment, its model and its prompts.
 
 Consumes a plan that ``run_parsing`` found consistent; produces a report, or the sentence why the run cannot work; waits
-for two processes at most, which run the code of others; unblocked by their end, or by their deadlines. What
+for processes that run the code of others; unblocked by their end, or by their deadlines. What
 `tidegate up` refuses is refused here by the same functions.
 """
 
@@ -14,6 +14,8 @@ from tidegate.core.sizing.learner_room import LearnerRoom
 from tidegate.launch.environment_check import Described
 from tidegate.launch.model_check import ModelFound, check_model
 from tidegate.launch.model_fit import check_model_fits
+from tidegate.launch.own_code import OwnCodeRecord, records_of
+from tidegate.launch.own_code_loading import load_own_code
 from tidegate.launch.preflight import check_environment
 from tidegate.launch.preparation import write_datasets
 from tidegate.launch.run_plan import RunPlan
@@ -24,7 +26,7 @@ class RunReport(msgspec.Struct, frozen=True):
     """What a run that can work consists of.
 
     ``target``: empty without one. ``environment``: of segments; None for text. ``model``: of a pretrained policy.
-    ``instances``: processes by service.
+    ``instances``: processes by service. ``own_code``: files by their digest, by setting.
     """
 
     run: str
@@ -34,6 +36,7 @@ class RunReport(msgspec.Struct, frozen=True):
     instances: dict[str, int]
     environment: Described | None
     model: ModelFound | None
+    own_code: dict[str, OwnCodeRecord] = {}
 
 
 async def check_run(plan: RunPlan, *, room: LearnerRoom | None = None) -> RunReport:
@@ -46,6 +49,8 @@ async def check_run(plan: RunPlan, *, room: LearnerRoom | None = None) -> RunRep
     """
     file = plan.file
     target = target_of(plan)
+    own_code = records_of(plan)
+    load_own_code(plan)
     check_model_fits(plan, room=room)  # before the libraries are loaded, which takes seconds
     model = check_model(file.policy)
     environment = None
@@ -62,4 +67,5 @@ async def check_run(plan: RunPlan, *, room: LearnerRoom | None = None) -> RunRep
         instances=plan.replicas,
         environment=environment,
         model=model,
+        own_code=own_code,
     )

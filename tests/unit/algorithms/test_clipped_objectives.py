@@ -8,8 +8,8 @@ from hypothesis import given
 from torch import Tensor
 
 from tests.support.completions import floats, make_inputs
-from tidegate.algorithms.grpo import GrpoInputs, GrpoSettings, ObjectiveName, grpo_loss
-from tidegate.algorithms.grpo_settings import DECOUPLED_WEIGHT_MAX
+from tidegate.algorithms.grpo import GrpoInputs, GrpoSettings, grpo_loss
+from tidegate.algorithms.grpo_settings import DECOUPLED_WEIGHT_MAX, ObjectiveName
 
 SEEDS = st.integers(0, 10_000)
 DRIFTS = st.floats(0.0, 1.5)

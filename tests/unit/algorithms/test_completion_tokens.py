@@ -37,7 +37,7 @@ def test_interpolation_goes_by_versions() -> None:
 @pytest.mark.parametrize("name", ["tis", "decoupled_ppo", "icepop", "sequence_mask"])
 def test_without_a_forward_pass_its_result_is_not_read(name: str) -> None:
     logprobs_BT, inputs = make_inputs(1, drift=1.0)
-    settings = GrpoSettings(objective=name, proximal="interpolated")  # pyright: ignore[reportArgumentType]
+    settings = GrpoSettings(objective=name, proximal="interpolated")
     assert settings.reads_version_gap
     assert not settings.reads_proximal
     found = completion_tokens(logprobs_BT, replace(inputs, proximal_logprobs_BT=None), settings)

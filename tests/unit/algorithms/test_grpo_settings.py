@@ -17,7 +17,7 @@ STALE = Response(
     [
         {"clip_lo": 0.2},
         {"clip_low": 0.0},
-        {"objective": "pp0"},
+        {"objective": ""},
         {"minibatches": 0},
         {"beta2": 1.0},
         {"proximal": "backward"},

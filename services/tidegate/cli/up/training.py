@@ -13,6 +13,7 @@ from tidegate.core.errors import CorruptionError, TidegateError
 from tidegate.launch import run_folder as folders
 from tidegate.launch import usage
 from tidegate.launch.live_run import Screen
+from tidegate.launch.own_code import record_own_code
 from tidegate.launch.preflight import Preflight
 from tidegate.launch.preparation import prepare_model, write_datasets
 from tidegate.launch.run_plan import RunPlan
@@ -38,7 +39,8 @@ def train(
 
     Raises:
         FolderInUseError: another process uses the folder.
-        ConfigError: a dataset or model cannot be prepared.
+        ConfigError: own code, a dataset or a model cannot be prepared.
+        StaleFolderError: own code has changed since the folder was made.
         CorruptionError: the run ended, and its journal or ledger cannot be read; its summary is printed before.
         PreflightError: the environment, its settings or the policy cannot work.
     """
@@ -46,6 +48,7 @@ def train(
     lock = folders.lock(folder)
     try:
         folder.chmod(0o700)  # it may have existed, open to all users of the machine
+        record_own_code(plan, folder)
         prepare_model(plan)
         write_datasets(plan, folder / "data")
         outcome = run_to_end(session, _screen(headless=headless or json), preflight)

@@ -1,4 +1,7 @@
-"""The prompts and demonstrations of a user's task, written by a process of its own: ``rows_child`` runs the code."""
+"""The prompts and demonstrations of a user's task, written by a process of its own: ``rows_child`` runs the code.
+
+The same process tells of a verifier whether it can be loaded.
+"""
 
 import os
 import signal
@@ -23,7 +26,7 @@ class RowsQuestion(msgspec.Struct, frozen=True):
     """What to write: the rows of ``reference`` into ``folder``.
 
     ``has_dataset``: the prompts are those of ``workload.dataset``, already in the folder; only demonstrations are
-    written. ``bins``: only problems of these; none means all.
+    written. ``bins``: only problems of these; none means all. ``loads_only``: write nothing.
     """
 
     reference: OwnReference
@@ -32,6 +35,7 @@ class RowsQuestion(msgspec.Struct, frozen=True):
     num_demonstrations: int
     bins: tuple[str, ...] = ()
     has_dataset: bool = False
+    loads_only: bool = False
 
 
 class RowsWritten(msgspec.Struct, frozen=True, tag="written"):

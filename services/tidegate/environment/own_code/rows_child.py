@@ -32,6 +32,8 @@ def main() -> int:
 def _answer(question: RowsQuestion) -> RowsAnswer:
     try:
         task = load_task(question.reference)
+        if question.loads_only:
+            return RowsWritten(task.is_conversation)
         rows = _of_dataset(task, question) if question.has_dataset else _of_task(task, question)
         encoder = msgspec.json.Encoder()
         for name, each in rows.items():

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (its usual name)
 from torch import Tensor
 
-from tidegate.algorithms.grpo import grpo_loss, learning_rate_at, minibatch_rows, rows_with_signal
+from tidegate.algorithms.grpo import Objective, grpo_loss, learning_rate_at, minibatch_rows, rows_with_signal
 from tidegate.algorithms.grpo_inputs import GrpoInputs, grpo_inputs
 from tidegate.algorithms.grpo_settings import GrpoSettings
 from tidegate.algorithms.importance import mismatch_by_lag
@@ -54,15 +54,17 @@ class LanguageModelTrainer:
         ranks: Ranks = ALONE,
         pass_tokens: int = PASS_TOKENS,
         updates_per_version: int = 1,
+        objective: Objective | None = None,
     ) -> None:
         """``model`` on ``device`` is trained in place; a warm-up may still replace its parameters (``begin_from``).
 
         ``ranks`` make each update together. ``pass_tokens``: tokens, padding included, whose activations are in
         memory at once. ``updates_per_version``: how many updates a published version has, so that a token's lag is
-        counted in versions.
+        counted in versions. ``objective``: a user's own, in the place of the one that the settings name.
         """
         self.model = model
         self._updates_per_version = updates_per_version
+        self._objective = objective
         self._ranks = ranks
         self._settings = settings
         self._device = device
@@ -130,6 +132,7 @@ class LanguageModelTrainer:
             settings=settings,
             response=response,
             version_step=(number - 1) // self._updates_per_version,
+            objective=self._objective if settings.is_own else None,
         )
         # Later ones of a version measure what its first update changed, at every lag.
         is_first = (number - 1) % self._updates_per_version == 0
@@ -248,10 +251,12 @@ class _Step:
         settings: GrpoSettings,
         response: Response,
         version_step: int,
+        objective: Objective | None,
     ) -> None:
         """``rows_B`` are whole groups; ``version_step``: of the policy that the step starts from."""
         self.batch = batch
         self.settings = settings
+        self._objective = objective
         self.completions = batch.completions.rows(rows_B)
         self._rows_B = rows_B
         num_tokens = self.completions.tokens_BT.shape[1]
@@ -292,7 +297,9 @@ class _Step:
 
     def _loss(self, outputs: Tensor, inputs: GrpoInputs, *, measures_lags: bool) -> Loss:
         """``measures_lags``: these are outputs of the version that the update starts from."""
-        loss = grpo_loss(_logprobs(outputs), inputs, self.settings, values_BT=_values(outputs))
+        loss = grpo_loss(
+            _logprobs(outputs), inputs, self.settings, values_BT=_values(outputs), objective=self._objective
+        )
         metrics = loss.metrics | _entropy(outputs, inputs.mask_BT)
         if measures_lags and inputs.version_gap_BT is not None:
             log_ratios_BT = _logprobs(outputs).detach() - inputs.behavior_logprobs_BT

@@ -16,6 +16,7 @@ from tidegate.learner.config import LearnerConfig
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.applied_gradients import AppliedGradientsTrainer
 from tidegate.learner.optim.language_model import LanguageModelTrainer
+from tidegate.learner.optim.own_objective import open_objective
 from tidegate.learner.optim.q_learner import QLearner
 from tidegate.learner.optim.r2d2 import R2d2Learner
 from tidegate.learner.optim.sac import SacTrainer
@@ -84,7 +85,7 @@ def language_model(setting: TrainerSetting) -> LanguageModelTrainer:
     """The trainer of all language models: fresh parameters and adapters come from the run's seed.
 
     Raises:
-        ConfigError: the sizes are invalid, or the folder holds no model.
+        ConfigError: the sizes are invalid, the folder holds no model, or an own objective cannot be computed with.
     """
     settings, config = setting.settings, setting.config
     model = open_language_model(
@@ -101,6 +102,7 @@ def language_model(setting: TrainerSetting) -> LanguageModelTrainer:
         ranks=setting.ranks,
         pass_tokens=config.pass_tokens,
         updates_per_version=config.updates_per_version,
+        objective=open_objective(config.language_model, folder=settings.files_dir),
     )
 
 

@@ -128,8 +128,17 @@ def defined_names(path: Path) -> list[str]:
     Raises:
         ConfigError: it cannot be read, or is no Python; the message names the line.
     """
+    return list(dict.fromkeys(name for node in parsed(path).body for name in _bound_by(node)))
+
+
+def parsed(path: Path) -> ast.Module:
+    """The syntax of a file.
+
+    Raises:
+        ConfigError: it cannot be read, or is no Python; the message names the line.
+    """
     try:
-        tree = ast.parse(path.read_bytes(), filename=str(path))
+        return ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
         raise ConfigError(
             f"{shown_path(str(path))} is no Python",
@@ -138,7 +147,6 @@ def defined_names(path: Path) -> list[str]:
         ) from error
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read", why=str(error)) from error
-    return list(dict.fromkeys(name for node in tree.body for name in _bound_by(node)))
 
 
 def _bound_by(node: ast.stmt) -> list[str]:
