@@ -45,14 +45,15 @@ class Server:
         routes: Sequence[int] = (),
         password: str = "",
         identity: Path | None = None,
+        preset: str = "",
     ) -> None:
         """Start it; ``url`` answers soon.
 
         ``routes``: ports of all servers of a cluster, which share one password. ``identity``: with TLS, the folder of
         the server's certificate.
         """
-        certified = {"tls.certManager.enabled": True} if identity is not None else {}
-        objects = render(values={**WITH_INFERENCE, **({"nats.replicas": 3} if routes else {}), **certified})
+        certified = {"tls.certManager.enabled": True} if identity is not None and not preset else {}
+        objects = render(preset, {**WITH_INFERENCE, **({"nats.replicas": 3} if routes else {}), **certified})
         config = str(named(objects, "ConfigMap", "t-nats")["data"]["nats.conf"])
         if identity is not None:
             assert "/etc/nats-tls/tls.crt" in config
@@ -85,13 +86,27 @@ class Server:
                 assert host in route
                 variables[each["name"]] = route.replace(host, f"127.0.0.1:{routes[number]}")
         self.url = f"{'nats' if identity is None else 'tls'}://127.0.0.1:{port}"
-        self._log = (folder / "log").open("wb")
-        self._process = subprocess.Popen(
-            [str(find_server()), "--config", str(folder / "nats.conf")],
-            env={**os.environ, **variables},
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-        )
+        self._folder, self._variables = folder, variables
+        self._process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [str(find_server()), "--config", str(self._folder / "nats.conf")],
+                env={**os.environ, **self._variables},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def restart_without_route_tls(self) -> None:
+        """Start it again, once closed, as a server whose routes are in plain text."""
+        path = self._folder / "nats.conf"
+        config = path.read_text(encoding="utf-8")
+        before, routes = config[: config.index("cluster {")], config[config.index("cluster {") :]
+        plain = re.sub(r"  tls \{.*?\n  \}\n", "", routes, count=1, flags=re.DOTALL)
+        assert plain != routes
+        path.write_text(before + plain, encoding="utf-8")
+        self._process = self._start()
 
     def reload(self) -> None:
         """Let it read its configuration again, as `nats-server --signal reload` does."""
@@ -101,7 +116,6 @@ class Server:
         """Stop it."""
         self._process.terminate()
         self._process.wait(timeout=60)
-        self._log.close()
 
     async def bus(self, user: str) -> Bus:
         """A service's connection to the broker."""
