@@ -15,15 +15,34 @@ import nats.errors
 import pytest
 from nats.aio.client import Client
 
-from tests.chart.rendering import WITH_INFERENCE, containers, named, needs_helm, of_kind, render
+from tests.chart.rendering import (
+    WITH_INFERENCE,
+    containers,
+    named,
+    needs_helm,
+    of_kind,
+    own_pods,
+    pods,
+    render,
+)
 from tests.support import broker_users as table
 from tests.support.broker import free_port
 from tests.support.broker_users import CONSUMERS, RUN, STREAMS, TOPOLOGY, USERS, User
 from tests.support.certificates import make_identity, needs_openssl
+from tidegate.cli.broker_passwords import (
+    PASSWORDS_CONF,
+    ROTATION_KEY,
+    missing_passwords,
+    passwords_file,
+    variable_of,
+)
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.launch.broker import find_server
+from tidegate.runtime import changing_file
+from tidegate.runtime.broker_password import BrokerPassword, broker_password
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.files import replace_file
 from tidegate.runtime.tls import BROKER_FOLDER_VARIABLE
 from tidegate.wire.permissions import permissions
 from tidegate.wire.subjects import POOL
@@ -66,6 +85,7 @@ class Server:
             ('"0.0.0.0:4222"', f'"127.0.0.1:{port}"'),
             ('http: "0.0.0.0:8222"', ""),
             ('"/data"', f'"{folder / "data"}"'),
+            ('"../nats-users/passwords.conf"', '"passwords.conf"'),
             ('"/tmp/nats.pid"', f'"{folder / "nats.pid"}"'),
         ):
             assert was in config
@@ -73,6 +93,7 @@ class Server:
         (folder / "nats.conf").write_text(config, encoding="utf-8")
         container = containers(named(objects, "StatefulSet", "t-nats")["spec"]["template"])[0]
         self.passwords: dict[str, str] = {}
+        self._folder, self._secret = folder, dict[str, str]()
         variables = {"POD_NAME": f"t-nats-{index}"}
         for each in container["env"]:
             if "secretKeyRef" in each.get("valueFrom", {}):
@@ -85,8 +106,10 @@ class Server:
                 host = f"t-nats-{number}.t-nats-peers:6222"
                 assert host in route
                 variables[each["name"]] = route.replace(host, f"127.0.0.1:{routes[number]}")
+        self._password = password
+        self.rotate_passwords("first")
         self.url = f"{'nats' if identity is None else 'tls'}://127.0.0.1:{port}"
-        self._folder, self._variables = folder, variables
+        self._variables = variables
         self._process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
@@ -108,6 +131,20 @@ class Server:
         path.write_text(before + plain, encoding="utf-8")
         self._process = self._start()
 
+    def rotate_passwords(self, rotation: str) -> None:
+        """What the chart's Job writes, and the kubelet mounts; `reload` lets the server read it."""
+        if self._password:
+            self._secret |= dict.fromkeys(USERS, self._password)
+        self._secret |= missing_passwords(self._secret, users=USERS, keys=(), rotation=rotation)
+        self.passwords |= {user: self._secret[user] for user in USERS}
+        replace_file(self._folder / "passwords.conf", self._secret[PASSWORDS_CONF].encode())
+
+    def password_file(self, user: str) -> Path:
+        """The file in the pods of a user."""
+        path = self._folder / passwords_file(user)
+        replace_file(path, self._secret[passwords_file(user)].encode())
+        return path
+
     def reload(self) -> None:
         """Let it read its configuration again, as `nats-server --signal reload` does."""
         self._process.send_signal(signal.SIGHUP)
@@ -117,12 +154,12 @@ class Server:
         self._process.terminate()
         self._process.wait(timeout=60)
 
-    async def bus(self, user: str) -> Bus:
-        """A service's connection to the broker."""
+    async def bus(self, user: str, *, password: BrokerPassword | None = None) -> Bus:
+        """A service's connection to the broker; with the present password, or one that is rotated."""
         return await Bus.connect(
             self.url,
             user=user,
-            password=self.passwords[user],
+            password=password or self.passwords[user],
             name=user,
             topology=TOPOLOGY,
             clock=SystemClock(),
@@ -313,18 +350,70 @@ async def test_three_servers_keep_three_copies(tmp_path: Path) -> None:
             server.close()
 
 
-def test_credentials_job_creates_every_password_of_the_server() -> None:
+async def test_rotated_passwords_are_used_without_a_restart_of_broker_or_service(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changing_file, "LOOK_PERIOD_S", 0.0)
+    path = server.password_file("trajectory-store")
+    bus = await server.bus("trajectory-store", password=broker_password("", str(path)))
+    sender = await server.bus("actor")
+    consumer = await bus.consumer(TRAJECTORIES.durable)
+    await sender.publish(TOPOLOGY.trajectories(0), b"work", message_id="m")
+    [held] = await consumer.fetch(1, wait_s=5.0)
+    await sender.close()
+    for rotation in ("second", "third"):
+        reconnects = bus.reconnects
+        server.rotate_passwords(rotation)
+        server.reload()
+        while bus.reconnects == reconnects:
+            await asyncio.sleep(0.02)
+        server.password_file("trajectory-store")
+    await held.ack()
+    stream = TRAJECTORIES.durable.stream
+    while (await bus.stream_state(stream)).messages:
+        await asyncio.sleep(0.02)
+    await bus.close()
+
+
+def test_credentials_job_creates_every_password_of_server_and_pods() -> None:
     objects = render()
     (job,) = (each for each in of_kind(objects, "Job") if "credentials" in each["metadata"]["name"])
-    made = {
-        word.removeprefix("--key=")
-        for word in containers(job["spec"]["template"])[0]["args"]
-        if "key" in word
-    }
+    arguments = containers(job["spec"]["template"])[0]["args"]
+    users, keys = (
+        [word.removeprefix(option) for word in arguments if word.startswith(option)]
+        for option in ("--user=", "--key=")
+    )
+    made = missing_passwords({}, users=users, keys=keys, rotation="")
     used = {
+        item["key"]
+        for _, pod in pods(objects)
+        for volume in pod["spec"]["volumes"]
+        if volume.get("secret", {}).get("secretName") == "t-nats-auth"
+        for item in volume["secret"]["items"]
+    }
+    used |= {
         each["valueFrom"]["secretKeyRef"]["key"]
-        for thing in of_kind(objects, "StatefulSet", "Deployment", "Pod", "Job")
-        for each in containers(thing["spec"].get("template", thing))[0]["env"]
+        for _, pod in pods(objects)
+        for each in containers(pod)[0]["env"]
         if "secretKeyRef" in each.get("valueFrom", {})
     }
-    assert used == made
+    assert used == set(made) - {*users, ROTATION_KEY}
+    config = str(named(objects, "ConfigMap", "t-nats")["data"]["nats.conf"])
+    assert {f"${variable_of(user)}" for user in users} | {"$TG_SYSTEM"} == set(
+        re.findall(r"\$TG_\w+", config)
+    )
+
+
+def test_own_secret_of_the_broker_is_read_at_its_start() -> None:
+    objects = render(values={"nats.auth.existingSecret": "mine"})
+    assert "include" not in str(named(objects, "ConfigMap", "t-nats")["data"]["nats.conf"])
+    server = containers(named(objects, "StatefulSet", "t-nats")["spec"]["template"])[0]
+    keys = {
+        each["valueFrom"]["secretKeyRef"]["key"]
+        for each in server["env"]
+        if "secretKeyRef" in each.get("valueFrom", {})
+    }
+    assert keys >= {"actor", "operator", "bootstrap", "routes", "system"}
+    pod = own_pods(objects)["actor"]
+    (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "broker")
+    assert volume["secret"]["items"] == [{"key": "actor", "path": "password"}]

@@ -250,11 +250,20 @@ def test_external_broker_and_collector_come_by_address_and_secret() -> None:
     assert json.loads(mounted["run.yaml"])["telemetry"] == {"otlp_endpoint": "otel.example:4317"}
     variables = environment(own_pods(objects)["actor"])
     assert variables["TIDEGATE_BROKER_USER"] == "rl"
-    assert variables["TIDEGATE_BROKER_PASSWORD"] == {"secretKeyRef": {"name": "mine", "key": "password"}}
+    assert variables["TIDEGATE_BROKER_PASSWORD_PATH"] == "/etc/tidegate-broker-user/password"
+    assert broker_password_of(own_pods(objects)["actor"]) == ("mine", "password")
     assert variables["SSL_CERT_FILE"] == "/etc/tidegate-broker/ca.crt"
     assert "set nats.url" in refusal({"nats.mode": "external", "nats.auth.existingSecret": "mine"})
     assert "set nats.auth.existingSecret" in refusal({"nats.mode": "external", "nats.url": "nats://a:1"})
     assert "set collector.endpoint" in refusal({"collector.mode": "external"})
+
+
+def broker_password_of(pod: Manifest) -> tuple[str, str]:
+    """The Secret and its key that a pod's password is mounted from."""
+    (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "broker")
+    (item,) = volume["secret"]["items"]
+    assert item["path"] == "password"
+    return volume["secret"]["secretName"], item["key"]
 
 
 def test_own_endpoint_of_a_run_wins_over_the_collectors() -> None:
@@ -280,12 +289,12 @@ def test_streams_are_created_by_a_job_that_a_changed_run_renews() -> None:
     first = job({})
     variables = environment(first["spec"]["template"])
     assert variables["TIDEGATE_BROKER_USER"] == "bootstrap"
-    assert variables["TIDEGATE_BROKER_PASSWORD"] == {
-        "secretKeyRef": {"name": "t-nats-auth", "key": "bootstrap"}
-    }
+    assert broker_password_of(first["spec"]["template"]) == ("t-nats-auth", "bootstrap.passwords")
     assert "helm.sh/hook" not in first["metadata"].get("annotations", {}), "Argo CD runs no hooks of Helm's"
     assert job({}) == first
     names = {job(values)["metadata"]["name"] for values in ({}, {"run.max_running": 7}, {"nats.replicas": 3})}
     assert len(names) == 3
-    with_password = {component(pod) for _, pod in pods(render()) if "bootstrap" in str(environment(pod))}
-    assert with_password == {"nats", "streams"}
+    with_password = {
+        component(pod) for _, pod in pods(render()) if "bootstrap.passwords" in str(pod["spec"]["volumes"])
+    }
+    assert with_password == {"streams"}

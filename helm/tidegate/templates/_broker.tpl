@@ -10,9 +10,25 @@ configures the broker of `tidegate up`; `make chart` writes it to files/. */}}
 {{- end }}
 {{- end -}}
 
-{{/* All users with a password: those above, the server's own account (system), and the routes between servers. */}}
+{{/* Passwords that the broker reads as environment variables, at its start only: of the server's own account (system), of the
+routes between servers, and of all users where the Secret is yours. */}}
 {{- define "tidegate.brokerKeys" -}}
-{{- join " " (concat (keys (include "tidegate.brokerUsers" . | fromYaml) | sortAlpha) (list "routes" "system")) -}}
+{{- $users := ternary list (keys (include "tidegate.brokerUsers" . | fromYaml)) (ne (include "tidegate.makesPasswords" .) "") -}}
+{{- join " " (concat ($users | sortAlpha) (list "routes" "system")) -}}
+{{- end -}}
+
+{{/* A service's password at the broker, as a file that is read again when it changes: (list root service) */}}
+{{- define "tidegate.brokerVolume" -}}
+{{- $root := index . 0 -}}
+{{- $user := $root.Values.nats.auth.user | default (index . 1 | replace "_" "-") -}}
+{{- $key := ternary $root.Values.nats.auth.passwordKey $user (ne $root.Values.nats.auth.user "") -}}
+{{- if include "tidegate.makesPasswords" $root }}{{ $key = printf "%s.passwords" $user }}{{ end -}}
+- name: broker
+  secret: {secretName: {{ include "tidegate.brokerSecret" $root }}, defaultMode: 0440, items: [{key: {{ $key }}, path: password}]}
+{{- end -}}
+
+{{- define "tidegate.brokerMount" -}}
+- {name: broker, mountPath: /etc/tidegate-broker-user, readOnly: true}
 {{- end -}}
 
 {{/* The environment variable with a user's password: the configuration file contains no secrets. */}}
@@ -23,6 +39,10 @@ TG_{{ . | upper | replace "-" "_" }}
 {{- define "tidegate.brokerConfig" -}}
 {{- $nats := .Values.nats -}}
 {{- $name := include "tidegate.name" (list . "nats") -}}
+{{- if include "tidegate.makesPasswords" . }}
+# The passwords of the users, read again at SIGHUP as the certificates are.
+include "../nats-users/passwords.conf"
+{{- end }}
 server_name: $POD_NAME
 listen: "0.0.0.0:4222"
 http: "0.0.0.0:8222"

@@ -282,6 +282,7 @@ spec:
         - {name: data, mountPath: /data}
         - {name: tmp, mountPath: /tmp}
         {{- include "tidegate.callMount" $root | nindent 8 }}
+        {{- include "tidegate.brokerMount" $root | nindent 8 }}
         {{- include "tidegate.tlsMounts" $root | nindent 8 }}
         {{- if $pod.sharedMemory }}
         - {name: shm, mountPath: /dev/shm}
@@ -300,6 +301,7 @@ spec:
     - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
     {{- /* Operators work in admission's pod. */}}
     {{- include "tidegate.callVolume" (concat (list $root $service) (ternary (list "operator") list (eq $service "admission"))) | nindent 4 }}
+    {{- include "tidegate.brokerVolume" (list $root $service) | nindent 4 }}
     {{- include "tidegate.tlsVolumes" (list $root $row.name) | nindent 4 }}
     {{- if $row.scalable }}
     - {name: data, emptyDir: {sizeLimit: {{ $pod.scratch.size }}}}
@@ -336,7 +338,6 @@ spec:
 {{- define "tidegate.env" -}}
 {{- $root := index . 0 -}}
 {{- $user := $root.Values.nats.auth.user | default (index . 1 | replace "_" "-") -}}
-{{- $key := ternary $root.Values.nats.auth.passwordKey $user (ne $root.Values.nats.auth.user "") -}}
 - {name: TIDEGATE_CLUSTER, value: /etc/tidegate}
 - {name: TIDEGATE_POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
 - {name: TIDEGATE_POD_UID, valueFrom: {fieldRef: {fieldPath: metadata.uid}}}
@@ -344,7 +345,7 @@ spec:
 - {name: TIDEGATE_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
 - {name: OTEL_RESOURCE_ATTRIBUTES, value: "k8s.namespace.name=$(TIDEGATE_NAMESPACE),k8s.pod.name=$(TIDEGATE_POD_NAME),k8s.pod.uid=$(TIDEGATE_POD_UID),k8s.node.name=$(TIDEGATE_NODE_NAME)"}
 - {name: TIDEGATE_BROKER_USER, value: {{ $user }}}
-- {name: TIDEGATE_BROKER_PASSWORD, valueFrom: {secretKeyRef: {name: {{ include "tidegate.brokerSecret" $root }}, key: {{ $key }}}}}
+- {name: TIDEGATE_BROKER_PASSWORD_PATH, value: /etc/tidegate-broker-user/password}
 {{- if include "tidegate.tls" $root }}
 - {name: TIDEGATE_TLS_DIR, value: /etc/tidegate-tls}
 {{- end }}

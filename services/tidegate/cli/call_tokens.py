@@ -5,7 +5,8 @@ no pod mounts); ``digests.json`` accepts both and the previous one. A rotation m
 that it does not matter which pods have seen it: servers that have not already accept the new token, and servers that
 have accept the old one until the rotation after.
 
-The same Secret has the secret of tasks, which is never rotated: tasks on their way would be refused.
+The same Secret has the secrets of tasks, rotated with the tokens (``runtime.task_secret``): the store knows the next
+one before it is used, and accepts a previous one for as long as tasks live.
 """
 
 import secrets
@@ -15,7 +16,7 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.call_credentials import DIGESTS_FILE, digest_of_token, token_file
-from tidegate.runtime.task_secret import TASKS_FILE, new_task_secret
+from tidegate.runtime.task_secret import TASKS_FILE, TaskSecrets, new_task_secret, task_secrets_of
 from tidegate.wire.call_permissions import ROLES, Role
 
 TOKEN_BYTES = 32
@@ -33,16 +34,16 @@ def next_file(role: Role) -> str:
     return f"{role}.next"
 
 
-def missing_call_tokens(present: Mapping[str, str], *, rotation: str) -> dict[str, str]:
+def missing_call_tokens(present: Mapping[str, str], *, rotation: str, now_s: float) -> dict[str, str]:
     """What to write to a Secret of tokens: nothing where it is whole and ``rotation`` is what it was.
 
     Raises:
-        ConfigError: its digests cannot be read, so the previous tokens are not known.
+        ConfigError: its digests or secrets of tasks cannot be read, so the previous ones are not known.
     """
     has_tokens = any(present.get(token_file(role)) for role in ROLES)
     rotates = has_tokens and present.get(ROTATION_KEY, "") != rotation
     accepted_before = _digests_in(present)
-    wanted = {ROTATION_KEY: rotation, TASKS_FILE: present.get(TASKS_FILE) or new_task_secret()}
+    wanted = {ROTATION_KEY: rotation, TASKS_FILE: _task_secrets(present, rotates=rotates, now_s=now_s)}
     digests: dict[str, list[str]] = {}
     for role in ROLES:
         current, following = present.get(token_file(role)), present.get(next_file(role))
@@ -56,6 +57,15 @@ def missing_call_tokens(present: Mapping[str, str], *, rotation: str) -> dict[st
         digests[role] = [*own, *previous]
     wanted[DIGESTS_FILE] = msgspec.json.encode(digests).decode()
     return {key: value for key, value in wanted.items() if present.get(key) != value}
+
+
+def _task_secrets(present: Mapping[str, str], *, rotates: bool, now_s: float) -> str:
+    text = present.get(TASKS_FILE)
+    if not text:
+        return TaskSecrets(new_task_secret()).with_next().to_text()
+    known = task_secrets_of(text)
+    wanted = known.rotated(now_s=now_s) if rotates else known.with_next()
+    return text if wanted == known else wanted.to_text()
 
 
 def _digests_in(present: Mapping[str, str]) -> dict[str, list[str]]:

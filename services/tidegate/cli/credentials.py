@@ -2,14 +2,15 @@
 
 The chart never renders one: it renders Secrets without data, so that every render is the same, and a Job that may read
 and patch these Secrets fills them. Existing keys are kept: an upgrade changes no password and no token, and a removed
-key gets a new one. The tokens are rotated when the value of ``--rotation`` changes.
+key gets a new one. Tokens are rotated when the value of ``--rotation`` changes, passwords of ``--user`` when that of
+``--password-rotation`` does.
 """
 
 import asyncio
 import base64
 import os
-import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ import msgspec
 import typer
 
 from tidegate.admission.kubernetes.objects import Meta
+from tidegate.cli.broker_passwords import missing_passwords
 from tidegate.cli.call_tokens import missing_call_tokens, new_call_token
 from tidegate.core.errors import ConfigError, ConflictError, NotFoundError, UnavailableError
 from tidegate.runtime.call_credentials import DIGESTS_FILE, write_credentials
@@ -27,7 +29,6 @@ from tidegate.runtime.task_secret import TASKS_FILE, new_task_secret
 from tidegate.wire.call_permissions import ROLES
 
 NAMESPACE_VARIABLE = "TIDEGATE_NAMESPACE"
-PASSWORD_BYTES = 24
 ATTEMPTS = 20
 RETRY_S = 1.0
 DEADLINE_S = 10.0
@@ -50,9 +51,16 @@ def credentials(
     secret: Annotated[
         str, typer.Option(help="Secret to fill with passwords, in the namespace of this pod.")
     ] = "",
-    key: Annotated[
-        list[str] | None, typer.Option(help="A key that must hold a password; repeatable.")
+    user: Annotated[
+        list[str] | None, typer.Option(help="A user whose password is made and rotated; repeatable.")
     ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(help="A key that must hold a password, made once; repeatable.")
+    ] = None,
+    password_rotation: Annotated[
+        str,
+        typer.Option(help="Rotate the users' passwords if this differs from the value of the last rotation."),
+    ] = "",
     call_secret: Annotated[
         str, typer.Option(help="Secret to fill with the tokens of calls, in the namespace of this pod.")
     ] = "",
@@ -79,20 +87,13 @@ def credentials(
         )
     fills: dict[str, Missing] = {}
     if secret:
-        fills[secret] = partial(missing_passwords, keys=key or [])
+        fills[secret] = partial(
+            missing_passwords, users=user or [], keys=key or [], rotation=password_rotation
+        )
     if call_secret:
-        fills[call_secret] = partial(missing_call_tokens, rotation=rotation)
+        fills[call_secret] = partial(missing_call_tokens, rotation=rotation, now_s=time.time())
     for name, created in asyncio.run(_fill_in_cluster(fills, namespace=namespace)).items():
         typer.echo(f"{name}: {len(created)} values written")
-
-
-def missing_passwords(present: Mapping[str, str], keys: Sequence[str]) -> dict[str, str]:
-    """A new password for every missing key; safe in a shell, a URL and the broker's configuration.
-
-    They begin with a letter: the broker reads an environment variable as a value of its configuration, where digits
-    first would be a number.
-    """
-    return {key: f"p{secrets.token_hex(PASSWORD_BYTES)}" for key in keys if not present.get(key)}
 
 
 async def fill(read: Read, write: Write, *, missing: Missing, retry_s: float = RETRY_S) -> list[str]:

@@ -1,7 +1,8 @@
 """A run in a cluster: two mounted files and the environment of a pod replace the ``run.json`` of a local run.
 
-``run.yaml`` is the run file and ``cluster.yaml`` holds the addresses of the services. Credentials are environment
-variables from a Secret, and are written nowhere. In every pod of a run ``tidegate status`` and the other queries work.
+``run.yaml`` is the run file and ``cluster.yaml`` holds the addresses of the services. Credentials are files of a
+mounted Secret or environment variables from one, and are written nowhere. In every pod of a run ``tidegate status`` and
+the other queries work.
 """
 
 import os
@@ -15,11 +16,14 @@ from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.overrides import parse_yaml
 from tidegate.launch.run_record import FORMAT, RunRecord
+from tidegate.runtime.broker_password import broker_password
 
 CLUSTER_FILE, RUN_FILE = "cluster.yaml", "run.yaml"
 # Where a pod's tools find the two files.
 FOLDER_VARIABLE = "TIDEGATE_CLUSTER"
 USER_VARIABLE, PASSWORD_VARIABLE = "TIDEGATE_BROKER_USER", "TIDEGATE_BROKER_PASSWORD"
+# In place of the second: a file of a mounted Secret, which changes when the password is rotated.
+PASSWORD_PATH_VARIABLE = "TIDEGATE_BROKER_PASSWORD_PATH"
 # The file of a mounted Secret, in the pods of the task queue and of the trajectory store alone.
 TASK_SECRET_VARIABLE = "TIDEGATE_TASK_SECRET"
 POD_NAME_VARIABLE, POD_UID_VARIABLE = "TIDEGATE_POD_NAME", "TIDEGATE_POD_UID"
@@ -79,12 +83,25 @@ def read_cluster(folder: Path) -> RunRecord:
             port=0,
             elsewhere=cluster.broker_url,
             user=os.environ.get(USER_VARIABLE, ""),
-            password=os.environ.get(PASSWORD_VARIABLE, ""),
+            password=_present_password(),
         ),
         addresses=cluster.addresses,
         cluster=True,
         stream_copies=cluster.stream_copies,
     )
+
+
+def password_path() -> str:
+    """The file with the password of this process at the broker; empty where it is a variable."""
+    return os.environ.get(PASSWORD_PATH_VARIABLE, "")
+
+
+def _present_password() -> str:
+    """The password of this process at the broker now, for a command that connects once."""
+    path = password_path()
+    if not path:
+        return os.environ.get(PASSWORD_VARIABLE, "")
+    return broker_password("", path).current()
 
 
 def pod_index() -> int:

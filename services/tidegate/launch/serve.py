@@ -24,6 +24,7 @@ from tidegate.launch.cluster import (
     POD_NAME_VARIABLE,
     RUN_FILE,
     TASK_SECRET_VARIABLE,
+    password_path,
     pod_index,
 )
 from tidegate.launch.fork_server.kinds import LEARNER
@@ -133,6 +134,7 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
     settings = msgspec.structs.replace(
         settings_of(data_dir, record, plan.file),
         broker_wait_s=BROKER_WAIT_S,
+        broker_password_path=password_path(),
         task_secret_path=os.environ.get(TASK_SECRET_VARIABLE, ""),
         credentials_dir=str(pod_credentials()),
         listen=LISTEN,

@@ -5,6 +5,7 @@
 
 from tidegate.actor.config import ActorConfig
 from tidegate.environment.config import EnvironmentConfig
+from tidegate.runtime.broker_password import broker_password
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
@@ -24,7 +25,7 @@ async def connect_and_create_streams(
     bus = await Bus.connect(
         settings.broker_url,
         user=settings.broker_user,
-        password=settings.broker_password,
+        password=broker_password(settings.broker_password, settings.broker_password_path),
         name="tidegate-streams",
         topology=Topology(settings.run),
         clock=SystemClock(),

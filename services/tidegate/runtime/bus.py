@@ -9,7 +9,7 @@ never ends by itself, so every pull expires within five seconds.
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -25,6 +25,8 @@ from tidegate.core.errors import (
     TidegateError,
     UnavailableError,
 )
+from tidegate.runtime.broker_client import ReconnectingClient
+from tidegate.runtime.broker_password import BrokerPassword
 from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.client_tasks import SEND_ERRORS, ended_task
 from tidegate.runtime.clock import Clock
@@ -104,6 +106,34 @@ async def _end(client: Client) -> None:
             await client.close()
 
 
+async def _connected(
+    begin: Callable[[Client], Coroutine[Any, Any, None]], *, url: str, clock: Clock, timeout_s: float
+) -> Client:
+    """A client that ``begin`` connected, at one of its attempts.
+
+    Raises:
+        UnavailableError: no broker answered within ``timeout_s``.
+    """
+    deadline_s = clock.monotonic_s() + timeout_s
+    while True:
+        client = ReconnectingClient()
+        try:
+            # The client retries by itself, but after a failed TLS handshake it waits without end: a new one continues.
+            left_s = deadline_s - clock.monotonic_s()
+            await ended_within(begin(client), timeout_s=min(CONNECT_ATTEMPT_TIMEOUT_S, left_s))
+        except (OSError, nats.errors.Error, TimeoutError) as error:
+            await _end(client)
+            if clock.monotonic_s() >= deadline_s:
+                raise UnavailableError(
+                    f"No broker answers at {url} within {timeout_s:g} s",
+                    why=str(client.last_error or error),
+                    fix="start nats-server, or correct broker_url",
+                ) from error
+            await asyncio.sleep(0.1 + 0.1 * random.random())
+        else:
+            return client
+
+
 class Bus:
     """One connection of one process. Create it with ``Bus.connect``; ``close`` ends its subscriptions."""
 
@@ -144,10 +174,12 @@ class Bus:
         topology: Topology,
         clock: Clock,
         user: str = "",
-        password: str = "",
+        password: str | BrokerPassword = "",
         timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> "Bus":
         """Connect, as a user with a password or without either, waiting for a broker that is still starting.
+
+        ``password``: one that may be rotated is read again for each attempt to connect.
 
         With TLS where the environment names a folder with this process' certificate (``runtime.tls``).
 
@@ -156,11 +188,12 @@ class Bus:
             UnavailableError: no broker answered within ``timeout_s``.
         """
         bus: Bus | None = None
+        client: Client | None = None
         identity = broker_identity()
 
         async def renew_identity() -> None:
             """A certificate that was renewed meanwhile is for the next handshake."""
-            if identity is not None:
+            if identity is not None and client is not None:
                 identity.renew()
                 client.options["tls"] = identity.context  # read for each handshake
 
@@ -171,47 +204,36 @@ class Bus:
         async def on_error(error: Exception) -> None:
             """The client retries by itself, each caller sees its own failure; a refusal leaves no other trace."""
             await renew_identity()
-            failures.note_error(error)
+            if failures.note_error(error) == "connect":
+                current.refuse()
 
         failures = BusFailures(name=name, user=user)
-        # Seconds; the library annotates int, and its code accepts any number.
-        reconnect_wait = cast("int", 0.1 + 0.1 * random.random())
-        deadline_s = clock.monotonic_s() + timeout_s
-        while True:
-            client = Client()
-            try:
-                # The client retries by itself, but after a failed TLS handshake it waits without end: a new one
-                # continues.
-                await ended_within(
-                    client.connect(
-                        servers=[url],
-                        user=user or None,
-                        password=password or None,
-                        # A user receives only its own answers: permissions name its own inbox.
-                        inbox_prefix=f"_INBOX_{user}" if user else "_INBOX",
-                        name=name,
-                        max_reconnect_attempts=-1,
-                        reconnect_time_wait=reconnect_wait,
-                        connect_timeout=2,
-                        ping_interval=5,
-                        allow_reconnect=True,
-                        disconnected_cb=renew_identity,
-                        reconnected_cb=on_reconnect,
-                        tls=identity.context if identity is not None else None,
-                        error_cb=on_error,
-                    ),
-                    timeout_s=min(CONNECT_ATTEMPT_TIMEOUT_S, deadline_s - clock.monotonic_s()),
-                )
-                break
-            except (OSError, nats.errors.Error, TimeoutError) as error:
-                await _end(client)
-                if clock.monotonic_s() >= deadline_s:
-                    raise UnavailableError(
-                        f"No broker answers at {url} within {timeout_s:g} s",
-                        why=str(client.last_error or error),
-                        fix="start nats-server, or correct broker_url",
-                    ) from error
-                await asyncio.sleep(reconnect_wait)
+        current = password if isinstance(password, BrokerPassword) else BrokerPassword(lambda: (password,))
+
+        def begin(opened: Client) -> Coroutine[Any, Any, None]:
+            nonlocal client
+            client = opened
+            # Seconds; the library annotates int, and its code accepts any number.
+            reconnect_wait = cast("int", 0.1 + 0.1 * random.random())
+            return client.connect(
+                servers=[url],
+                user=user or None,
+                password=current.current if password else None,
+                # A user receives only its own answers: permissions name its own inbox.
+                inbox_prefix=f"_INBOX_{user}" if user else "_INBOX",
+                name=name,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=reconnect_wait,
+                connect_timeout=2,
+                ping_interval=5,
+                allow_reconnect=True,
+                disconnected_cb=renew_identity,
+                reconnected_cb=on_reconnect,
+                tls=identity.context if identity is not None else None,
+                error_cb=on_error,
+            )
+
+        client = await _connected(begin, url=url, clock=clock, timeout_s=timeout_s)
         bus = cls(client, topology, clock, failures=failures, ended_task=partial(ended_task, client))
         return bus
 

@@ -33,17 +33,21 @@ class BusFailures:
         self._period = LogPeriod()
         self._log_failure = FailureLog(name, event="message_handler_failed", label="subject")
 
-    def note_error(self, error: Exception) -> None:
-        """Count and log an error of the connection, if it is a refusal; the client repeats all others by itself."""
+    def note_error(self, error: Exception) -> Refused | None:
+        """Count and log an error of the connection, if it is a refusal, and return of what.
+
+        The client repeats all others by itself.
+        """
         operation = refused_operation(str(error))
         if operation is None:
-            return
+            return None
         self.refused[operation] += 1
         left_out = self._period.left_out(operation, period_s=LOG_PERIOD_S)
         if left_out is not None:
             self._log.warning(
                 "broker_refused", operation=operation, user=self._user, error=str(error), left_out=left_out
             )
+        return operation
 
     def note_message(self, subject: str, error: Exception) -> None:
         """Count and log a message at which the code of this service raised: a defect of the service.

@@ -10,25 +10,20 @@ becomes the current one at the next rotation.
 
 import hashlib
 import hmac
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
-import structlog
 
-from tidegate.core.errors import ConfigError, NotFoundError
-from tidegate.runtime.files import LOOK_PERIOD_S, change_mark, replace_file
+from tidegate.core.errors import NotFoundError
+from tidegate.runtime.changing_file import ChangingFile
+from tidegate.runtime.files import replace_file
 from tidegate.wire.call_permissions import ROLES, Role
 
 DIGESTS_FILE = "digests.json"
 
-ContentT = TypeVar("ContentT")
-
-log = structlog.get_logger("call_credentials")
-
-_UNREADABLE = (OSError, ValueError, msgspec.MsgspecError)
+_FIX = "let `tidegate up` or the chart's Job make the folder, or see its owner and mode"
 
 
 class CallToken(Protocol):
@@ -125,7 +120,7 @@ class TokenFile:
         Raises:
             ConfigError: the file cannot be read, or holds no token.
         """
-        self._file = _ChangingFile(path, _parse_token)
+        self._file = ChangingFile(path, _parse_token, what="call credential", fix=_FIX)
 
     def current(self) -> str:
         """The newest token."""
@@ -141,46 +136,11 @@ class DigestsFile:
         Raises:
             ConfigError: the file cannot be read, or holds no digests.
         """
-        self._file = _ChangingFile(path, _parse_digests)
+        self._file = ChangingFile(path, _parse_digests, what="call credential", fix=_FIX)
 
     def role_of(self, token: str) -> Role | None:
         """The role whose token it is; None for an unknown token."""
         return self._file.content().role_of(token)
-
-
-class _ChangingFile(Generic[ContentT]):
-    """A parsed file. One that cannot be read any more keeps its last content, and says so in the log."""
-
-    def __init__(self, path: Path, parse: Callable[[bytes], ContentT]) -> None:
-        self._path = path
-        self._parse = parse
-        self._looked_at_s = time.monotonic()
-        self._mark = (0, 0)
-        try:
-            self._content = self._read()
-        except _UNREADABLE as error:
-            raise ConfigError(
-                f"The call credential {path} cannot be read",
-                why=str(error),
-                fix="let `tidegate up` or the chart's Job make the folder, or see its owner and mode",
-            ) from error
-
-    def content(self) -> ContentT:
-        now_s = time.monotonic()
-        if now_s - self._looked_at_s >= LOOK_PERIOD_S:
-            self._looked_at_s = now_s
-            try:
-                if change_mark(self._path) != self._mark:
-                    self._content = self._read()
-            except _UNREADABLE as error:
-                log.warning("call_credential_unreadable", file=str(self._path), error=str(error))
-        return self._content
-
-    def _read(self) -> ContentT:
-        mark = change_mark(self._path)
-        content = self._parse(self._path.read_bytes())
-        self._mark = mark
-        return content
 
 
 def _parse_token(data: bytes) -> str:

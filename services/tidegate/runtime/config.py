@@ -318,8 +318,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``batch_size``: trajectories a learner step, whole groups. ``max_running``: trajectories between admission and the
     store (C). ``addresses``: host:port of each instance by service name. ``data_dir``: the run folder.
     ``credentials_dir``: the folder with the credentials of calls (``runtime.call_credentials``).
-    ``broker_user``, ``broker_password``: this process' user at the broker. ``broker_wait_s``: seconds to wait for a
-    broker that is still starting, and for its streams. ``stream_copies``: servers of the broker that keep each message.
+    ``broker_user``, ``broker_password``: this process' user at the broker. ``broker_password_path``: a file with its
+    password in place of that, read again for each connection (``runtime.broker_password``). ``broker_wait_s``: seconds
+    to wait for a broker that is still starting, and for its streams. ``stream_copies``: servers of the broker that keep
+    each message.
     ``task_secret_path``: the file with the secret of tasks (``runtime.task_secret``), which the task queue and the
     trajectory store read; empty: tasks are not signed. ``listen``: host:port to listen on if other services know
     another address (a pod). ``instance``: the name of this instance if no supervisor numbers instances (a pod's name);
@@ -344,6 +346,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     long_tail: LongTailConfig = LongTailConfig()
     broker_user: str = ""
     broker_password: str = ""
+    broker_password_path: str = ""
     broker_wait_s: PositiveSeconds = 30.0
     stream_copies: Positive = 1
     task_secret_path: str = ""

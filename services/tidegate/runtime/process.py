@@ -11,6 +11,7 @@ import structlog
 import uvloop
 
 from tidegate.catalogue import process
+from tidegate.runtime.broker_password import broker_password
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.certificate_expiry import expires_at_s
 from tidegate.runtime.clock import SystemClock
@@ -104,7 +105,7 @@ async def _open_bus(settings: Settings, instance: str, clock: SystemClock, topol
     return await Bus.connect(
         settings.broker_url,
         user=settings.broker_user,
-        password=settings.broker_password,
+        password=broker_password(settings.broker_password, settings.broker_password_path),
         name=instance,
         topology=topology,
         clock=clock,

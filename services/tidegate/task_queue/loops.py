@@ -8,7 +8,7 @@ every learner step waits for it.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -33,6 +33,7 @@ from tidegate.core.staleness import LineageTree
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.races import ended_within, run_until
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.task_secret import TaskSecrets
 from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.journal import Journal, Unpublished
@@ -103,13 +104,13 @@ class TaskQueue:
         store: TrajectoryStoreClient,
         policy: PolicyWatch,
         ceiling: Limits,
-        secret: bytes | None = None,
+        secrets: Callable[[], TaskSecrets] | None = None,
     ) -> None:
         """``ceiling``: the run file's limits, which hold until admission publishes, and which it cannot exceed.
 
-        ``secret``: what tasks are signed with; None leaves them without a key.
+        ``secrets``: of which the current one signs tasks; None leaves them without a key.
         """
-        self.secret = secret
+        self._secrets = secrets
         self.context = context
         self.config = config
         self.journal = journal
@@ -133,6 +134,11 @@ class TaskQueue:
         self._admitted_under = AdmittedUnder()
         self._wake = asyncio.Event()
         self._shown = ""
+
+    @property
+    def secret(self) -> bytes | None:
+        """What tasks are signed with now; None leaves them without a key."""
+        return None if self._secrets is None else self._secrets().current.encode()
 
     # -- admission -------------------------------------------------------------------------------------------------
 
@@ -252,7 +258,8 @@ class TaskQueue:
 
     def _signed(self, task: Task, spec: bytes) -> bytes:
         """A task as it is published: with its key, which the journal does not hold."""
-        return spec if self.secret is None else with_task_key(spec, task_key(task, self.secret))
+        secret = self.secret
+        return spec if secret is None else with_task_key(spec, task_key(task, secret))
 
     def _trace(self, task: Task, *, sent_at_s: float) -> None:
         """The first span of a trajectory's trace, and the message that carries the task to an actor."""

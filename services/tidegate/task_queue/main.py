@@ -10,7 +10,7 @@ from tidegate.runtime.live_settings import run_file_limits
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.settings_loop import follow_settings
-from tidegate.runtime.task_secret import read_task_secret
+from tidegate.runtime.task_secret import read_task_secrets
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE, Dataset, open_dataset
 from tidegate.task_queue.dataset_import import import_dataset
@@ -57,7 +57,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         store=TrajectoryStoreClient(context.channel("trajectory_store")),
         policy=policy,
         ceiling=ceiling,
-        secret=read_task_secret(settings),
+        secrets=read_task_secrets(settings),
     )
     context.live.on_change(lambda: queue.change_ceiling(run_file_limits(settings, context.live.staleness)))
     sweep = Sweep(queue)

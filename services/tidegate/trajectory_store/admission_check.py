@@ -19,13 +19,20 @@ class AheadOfHeadError(RecordError):
 
 
 class AdmissionCheck:
-    """Checks messages with the secret of tasks; without one, every message that can be read is believed."""
+    """Checks messages with the secrets of tasks; without them, every message that can be read is believed."""
 
     def __init__(
-        self, secret: bytes | None, *, run_id: RunId, newest_step: Callable[[LineageName], int]
+        self,
+        secrets: Callable[[], Sequence[bytes]] | None,
+        *,
+        run_id: RunId,
+        newest_step: Callable[[LineageName], int],
     ) -> None:
-        """``newest_step``: the newest version of a lineage that an actor can have been given."""
-        self._secret = secret
+        """``secrets``: those that are accepted now.
+
+        ``newest_step``: the newest version of a lineage that an actor can have been given.
+        """
+        self._secrets = secrets
         self._run_id = run_id
         self._newest_step = newest_step
 
@@ -35,9 +42,9 @@ class AdmissionCheck:
         Raises:
             RecordError: it has none that is valid.
         """
-        if self._secret is None:
+        if self._secrets is None:
             return None
-        return open_proof(header, ids, secret=self._secret, run_id=self._run_id)
+        return open_proof(header, ids, secrets=self._secrets(), run_id=self._run_id)
 
     def check_held(self, ids: Sequence[TrajectoryId], header: str) -> None:
         """Check that the sender of a report about ``ids`` holds their task, or is the task queue.
@@ -45,9 +52,11 @@ class AdmissionCheck:
         Raises:
             RecordError: it proves neither.
         """
-        if self._secret is None or not ids or is_proof_of_queue(header, ids, secret=self._secret):
+        if self._secrets is None or not ids:
             return
-        open_proof(header, ids, secret=self._secret, run_id=self._run_id)
+        secrets = self._secrets()
+        if not is_proof_of_queue(header, ids, secrets=secrets):
+            open_proof(header, ids, secrets=secrets, run_id=self._run_id)
 
     def check(self, proof: TaskProof | None, frame: Frame, *, tree: LineageTree) -> None:
         """Check the records of a message.

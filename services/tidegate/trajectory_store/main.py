@@ -1,12 +1,14 @@
 """How the trajectory store is put together."""
 
+from collections.abc import Callable
 from functools import partial
 
 from tidegate.core.errors import ConfigError
+from tidegate.runtime.clock import Clock
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.settings_loop import follow_settings
-from tidegate.runtime.task_secret import read_task_secret
+from tidegate.runtime.task_secret import TaskSecrets, read_task_secrets
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.loops import DrainLoop, ExpiryLoop, IntakeLoop, ReportLoop
 from tidegate.trajectory_store.replay.plan import plan_replay
@@ -38,8 +40,8 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
             why="the store would stop fetching before a batch is full, and wait for ever",
             fix="raise trajectory_store.max_resident_trajectories, or lower batch_size",
         )
-    task_secret = read_task_secret(settings)
-    if task_secret is None:
+    secrets = read_task_secrets(settings)
+    if secrets is None:
         context.log.warning(
             "tasks_not_signed", why="no secret of tasks is configured: every message is believed"
         )
@@ -49,7 +51,7 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
         config=config,
         now_s=context.clock.now_s(),
         replay=replay,
-        task_secret=task_secret,
+        task_secrets=partial(_accepted, secrets, context.clock) if secrets is not None else None,
     )
     servicer = TrajectoryStoreServicer(store, context.clock, budget=context.live.limits)
     policy = PolicyWatch(context)
@@ -69,6 +71,10 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
         servicers=[servicer.registration()],
         close=close,
     )
+
+
+def _accepted(secrets: Callable[[], TaskSecrets], clock: Clock) -> tuple[bytes, ...]:
+    return secrets().accepted(now_s=clock.now_s())
 
 
 SPEC = ServiceSpec(name="trajectory_store", config_type=TrajectoryStoreConfig, build=build)

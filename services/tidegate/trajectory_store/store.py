@@ -5,7 +5,7 @@ Synchronous throughout; one thread owns it. Servicer and loops wrap it and add t
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -57,11 +57,11 @@ class Store:
         config: TrajectoryStoreConfig,
         now_s: float,
         replay: ReplayPlan | None = None,
-        task_secret: bytes | None = None,
+        task_secrets: Callable[[], Sequence[bytes]] | None = None,
     ) -> None:
         """Open or create everything below ``folder`` and drop trajectories whose payload a power cut took.
 
-        ``task_secret``: what the task queue signs tasks with; None believes every message.
+        ``task_secrets``: what the task queue may have signed tasks with; None believes every message.
 
         Raises:
             StaleFolderError: another store has the folder open, it belongs to another run, or to one with other replay.
@@ -82,7 +82,7 @@ class Store:
             self.ledger = Ledger.open(self.ledger_path, run_id=run_id, durability=config.durability)
             opened.callback(self.ledger.close)
             newest_step = self.ledger.newest_step
-            self.admission = AdmissionCheck(task_secret, run_id=run_id, newest_step=newest_step)
+            self.admission = AdmissionCheck(task_secrets, run_id=run_id, newest_step=newest_step)
             self._segments = Segments(
                 folder / "segments",
                 segment_bytes=config.segment_bytes,

@@ -66,8 +66,10 @@ def proof_of(task: Task, ids: Sequence[TrajectoryId], digest: bytes) -> str:
     return f"{task.num_samples} {task.required_version} {digest.hex()} {mac.hex()}"
 
 
-def open_proof(header: str, ids: Sequence[TrajectoryId], *, secret: bytes, run_id: RunId) -> TaskProof:
-    """Verify that the sender was given the task of these trajectories.
+def open_proof(
+    header: str, ids: Sequence[TrajectoryId], *, secrets: Sequence[bytes], run_id: RunId
+) -> TaskProof:
+    """Verify that the sender was given the task of these trajectories, under one of the accepted secrets.
 
     Raises:
         RecordError: there is no proof, or it is not of these trajectories.
@@ -85,8 +87,8 @@ def open_proof(header: str, ids: Sequence[TrajectoryId], *, secret: bytes, run_i
     except ValueError as error:
         raise RecordError("A proof of a task cannot be read", why=str(error)) from error
     claim = TaskClaim(run_id, task_of(ids[0]), num_samples, required_version)
-    if not 0 < num_samples <= SAMPLES_MAX or not hmac.compare_digest(
-        mac, _mac(claim.key(secret), ids, digest)
+    if not 0 < num_samples <= SAMPLES_MAX or not any(
+        hmac.compare_digest(mac, _mac(claim.key(secret), ids, digest)) for secret in secrets
     ):
         raise RecordError(
             f"Trajectory {ids[0]!r} and {len(ids) - 1} others are named by a message without a valid proof",
@@ -105,10 +107,15 @@ def proof_of_queue(ids: Sequence[TrajectoryId], secret: bytes | None) -> str:
     return "" if secret is None else f"{_QUEUE} {_queue_mac(secret, ids).hex()}"
 
 
-def is_proof_of_queue(header: str, ids: Sequence[TrajectoryId], *, secret: bytes) -> bool:
-    """Whether the task queue made this proof of these trajectories."""
-    mac = _queue_mac(secret, ids).hex()
-    return hmac.compare_digest(header.encode(errors="replace"), f"{_QUEUE} {mac}".encode())
+def is_proof_of_queue(header: str, ids: Sequence[TrajectoryId], *, secrets: Sequence[bytes]) -> bool:
+    """Whether the task queue made this proof of these trajectories, under one of the accepted secrets."""
+    presented = header.encode(errors="replace")
+    if not presented.startswith(f"{_QUEUE} ".encode()):
+        return False
+    return any(
+        hmac.compare_digest(presented, f"{_QUEUE} {_queue_mac(secret, ids).hex()}".encode())
+        for secret in secrets
+    )
 
 
 def _queue_mac(secret: bytes, ids: Sequence[TrajectoryId]) -> bytes:

@@ -8,14 +8,15 @@ from functools import partial
 import msgspec
 import pytest
 
-from tidegate.cli.credentials import ATTEMPTS, Missing, fill, fill_secret, missing_passwords
+from tidegate.cli.broker_passwords import missing_passwords
+from tidegate.cli.credentials import ATTEMPTS, Missing, fill, fill_secret
 from tidegate.core.errors import ConflictError, UnavailableError
 from tidegate.runtime.kubernetes_api import MERGE_PATCH, Api, error_of
 
 
 def passwords(keys: Sequence[str]) -> Missing:
     """A Secret that needs a password under each key."""
-    return partial(missing_passwords, keys=keys)
+    return partial(missing_passwords, users=(), keys=keys, rotation="")
 
 
 class Secret:
@@ -70,12 +71,14 @@ class Server:
 
 
 def test_only_missing_and_empty_keys_get_a_password() -> None:
-    made = missing_passwords({"actor": "kept", "learner": ""}, ["actor", "learner", "nats"])
+    made = missing_passwords(
+        {"actor": "kept", "learner": ""}, users=(), keys=["actor", "learner", "nats"], rotation=""
+    )
     assert set(made) == {"learner", "nats"}
 
 
 def test_passwords_are_different_and_safe_in_a_configuration() -> None:
-    made = missing_passwords({}, [str(number) for number in range(100)])
+    made = missing_passwords({}, users=(), keys=[str(number) for number in range(100)], rotation="")
     assert len(set(made.values())) == 100
     # The broker reads what begins with a digit as a number.
     assert all(re.fullmatch(r"p[0-9a-f]{48}", password) for password in made.values())

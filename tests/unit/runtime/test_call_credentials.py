@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tidegate.core.errors import ConfigError, NotFoundError
-from tidegate.runtime import call_credentials
+from tidegate.runtime import changing_file
 from tidegate.runtime.call_credentials import (
     DIGESTS_FILE,
     DigestsFile,
@@ -26,7 +26,7 @@ from tidegate.wire.call_permissions import ROLES
 @pytest.fixture(autouse=True)
 def _always_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at a file before each use of it, not once a second."""
-    monkeypatch.setattr(call_credentials, "LOOK_PERIOD_S", 0.0)
+    monkeypatch.setattr(changing_file, "LOOK_PERIOD_S", 0.0)
 
 
 def replace(path: Path, data: bytes) -> None:

@@ -1,5 +1,6 @@
 """Only what the task queue admitted is stored: forged, relabelled and stolen trajectories at the store's edge."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.support.settings import make_settings
 from tests.unit.trajectory_store.building import (
     MAIN,
     NOW_S,
@@ -21,6 +23,9 @@ from tidegate.core.errors import NotFoundError, RecordError
 from tidegate.core.ids import LineageName, TaskId, TrajectoryId
 from tidegate.core.records import Task, Trajectory
 from tidegate.core.staleness import Lineage
+from tidegate.runtime import changing_file
+from tidegate.runtime.files import replace_file
+from tidegate.runtime.task_secret import OVERLAP_S, TaskSecrets, read_task_secrets
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import ArrivedMessage, Refusal
 from tidegate.trajectory_store.store import Store
@@ -34,7 +39,9 @@ SECRET = b"a secret of the task queue and the store"
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """A store at version 2 of its first lineage."""
-    made = Store(tmp_path, run_id=RUN, config=TrajectoryStoreConfig(), now_s=NOW_S, task_secret=SECRET)
+    made = Store(
+        tmp_path, run_id=RUN, config=TrajectoryStoreConfig(), now_s=NOW_S, task_secrets=lambda: (SECRET,)
+    )
     made.open_lineage(Lineage(name=MAIN), learner_id="learner-0", consumed=(), now_s=NOW_S)
     made.ledger.note_head(at(2))
     yield made
@@ -101,6 +108,42 @@ def test_id_that_the_queue_did_not_admit_is_refused_and_gets_no_row(store: Store
     assert "without a valid proof" in refused.reason
     with pytest.raises(NotFoundError):
         store.trajectory("t-9.0")
+
+
+def test_task_signed_before_a_rotation_is_stored_during_the_overlap_and_refused_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(changing_file, "LOOK_PERIOD_S", 0.0)
+    before = TaskSecrets("a" * 64, following="b" * 64)
+    after = before.rotated(now_s=NOW_S)
+    path = tmp_path / "tasks.secret"
+    replace_file(path, before.to_text().encode())
+    settings = msgspec.structs.replace(make_settings(tmp_path, broker_url=""), task_secret_path=str(path))
+    secrets = read_task_secrets(settings)
+    assert secrets is not None
+    now_s = [NOW_S]
+    store = Store(
+        tmp_path / "store",
+        run_id=RUN,
+        config=TrajectoryStoreConfig(),
+        now_s=NOW_S,
+        task_secrets=lambda: secrets().accepted(now_s=now_s[0]),
+    )
+    with contextlib.closing(store):
+        store.open_lineage(Lineage(name=MAIN), learner_id="learner-0", consumed=(), now_s=NOW_S)
+        # The queue's pod may see the rotation first: the store has the next secret already.
+        for name, secret in (("t-1", before.current), ("t-2", after.current)):
+            task = admitted(name, secret=secret.encode())
+            assert not store.ingest([message(task, make_trajectory(name))], now_s=NOW_S).refused
+        replace_file(path, after.to_text().encode())
+        old = admitted("t-3", secret=before.current.encode())
+        assert not store.ingest([message(old, make_trajectory("t-3"))], now_s=NOW_S).refused
+        now_s[0] += OVERLAP_S
+        late = admitted("t-4", secret=before.current.encode())
+        assert "valid proof" in refusal_of(store, message(late, make_trajectory("t-4"))).reason
+        store.admission.check_held(
+            [TrajectoryId("t-5.0")], proof_of_queue([TrajectoryId("t-5.0")], after.current.encode())
+        )
 
 
 def test_message_without_a_proof_is_refused(store: Store) -> None:
