@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.completion_counts import CompletionCounts, UpdateCompletions, count_completions
 from benchmarks.program import Program
 from benchmarks.results import BenchResult, Goal, Sample, row
 from benchmarks.setting import BenchSetting, print_progress
@@ -26,17 +27,29 @@ PYTHON = Path(".build") / "trl" / "bin" / "python"
 UPDATES = 12
 QUICK_UPDATES = 3
 RUN_TIMEOUT_S = 3600.0
-SOURCES = Path(__file__).parents[1]
+# The peer imports the task from the one and the counting from the other.
+SOURCES = (Path(__file__).parents[1] / "services", Path(__file__).parents[1])
+# TRL computes groups of equal rewards, so the platform does as well: both sides train all that they generate.
+LEAVES_EQUAL_OUT = False
 # The result is the mean over so many last updates.
 REACHED_SHARE = 1 / 3
 
 
 class Update(msgspec.Struct, frozen=True):
-    """An update as either side writes it: when it ended, and the mean reward of its batch."""
+    """An update as either side writes it: when it ended, the mean reward of its batch, and its completions.
+
+    ``metrics``: has ``zero_signal_fraction``, the share of its completions in groups of equal rewards.
+    """
 
     step: int
     at_s: float
     mean_reward: float | None
+    samples: int = 0
+    metrics: dict[str, float] = {}
+
+    def completions(self) -> UpdateCompletions:
+        """What is counted of it."""
+        return UpdateCompletions(self.samples, self.metrics.get("zero_signal_fraction", 0.0))
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -52,6 +65,12 @@ class Side(msgspec.Struct, frozen=True):
         """Mean reward of the last updates."""
         last = self.updates[-max(1, int(len(self.updates) * REACHED_SHARE)) :]
         return statistics.fmean(each.mean_reward or 0.0 for each in last)
+
+    def counts(self) -> CompletionCounts:
+        """Completions of the updates that ``seconds`` covers: all but the first."""
+        return count_completions(
+            [each.completions() for each in self.updates[1:]], leaves_equal_out=LEAVES_EQUAL_OUT
+        )
 
 
 def run(setting: BenchSetting) -> BenchResult:
@@ -78,7 +97,6 @@ def run(setting: BenchSetting) -> BenchResult:
             f"seed {seed}: {ours.seconds:.0f} s beside {theirs.seconds:.0f} s for {updates - 1} updates"
         )
     batch_size = read_run_file(RUN_FILE, []).file.batch_size
-    completions = (updates - 1) * batch_size
 
     def both(figure: Callable[[Side], float]) -> tuple[list[float], list[float]]:
         return [figure(ours) for ours, _ in pairs], [figure(theirs) for _, theirs in pairs]
@@ -87,10 +105,20 @@ def run(setting: BenchSetting) -> BenchResult:
         name="trl",
         rows=[
             row(
-                "completions generated and trained",
+                "completions trained",
                 "a second",
-                *both(lambda side: completions / side.seconds),
+                *both(lambda side: side.counts().trained / side.seconds),
                 goal=Goal(1.0, "at_least", "ratio"),
+            ),
+            row(
+                "completions generated for these updates",
+                "a second",
+                *both(lambda side: side.counts().generated / side.seconds),
+            ),
+            row(
+                "of them in groups of unequal rewards",
+                "a second",
+                *both(lambda side: side.counts().taught / side.seconds),
             ),
             row(
                 "CPU-seconds of 1,000 completions",
@@ -100,12 +128,13 @@ def run(setting: BenchSetting) -> BenchResult:
             row("mean reward of the last third", "", *both(lambda side: side.reached)),
         ],
         samples=[
-            _sample(name, side, seed, completions=completions)
+            _sample(name, side, seed)
             for seed, pair in zip(seeds, pairs, strict=True)
             for name, side in (("tidegate", pair[0]), ("peer", pair[1]))
         ],
         notes=[
             f"{updates} updates of {batch_size} completions of {RUN_FILE}; evaluations are off",
+            "Groups of equal rewards are in the gradient steps of both sides (drop_zero_signal: false)",
             "CPU-seconds and wall s are of whole runs, with start and end",
         ],
         table=_table(pairs),
@@ -119,7 +148,11 @@ def _platform(setting: BenchSetting, *, seed: int, updates: int) -> Side:
         folder=folder,
         until=f"version_step>={updates}",
         limit_s=RUN_TIMEOUT_S,
-        overrides=[f"seed={seed}", "task_queue.evaluation_every_versions=0"],
+        overrides=[
+            f"seed={seed}",
+            "task_queue.evaluation_every_versions=0",
+            f"learner.language_model.drop_zero_signal={str(LEAVES_EQUAL_OUT).lower()}",
+        ],
     )
     return _measured(command, folder, steps=folder / STEPS_FILE, environment=THREADS, updates=updates)
 
@@ -150,7 +183,7 @@ def _peer(setting: BenchSetting, python: Path, *, seed: int, updates: int) -> Si
     }
     peer = Path(__file__).parent / "peers" / "trl_grpo.py"
     command = [str(python), str(peer), msgspec.json.encode(asked).decode()]
-    environment = {"PYTHONPATH": str(SOURCES), "HF_HUB_OFFLINE": "1"}
+    environment = {"PYTHONPATH": os.pathsep.join(map(str, SOURCES)), "HF_HUB_OFFLINE": "1"}
     return _measured(command, output.parent, steps=output, environment=environment, updates=updates)
 
 
@@ -176,16 +209,22 @@ def _measured(
     )
 
 
-def _sample(name: str, side: Side, seed: int, *, completions: int) -> Sample:
+def _sample(name: str, side: Side, seed: int) -> Sample:
+    counts = side.counts()
     return Sample(
         side="tidegate" if name == "tidegate" else "peer",
         label=f"{name} seed {seed}",
         repetition=seed,
-        work=completions,
+        work=int(counts.trained),
         unit="completions",
         wall_s=side.wall_s,
         cpu_s=side.cpu_s,
-        details={"seconds": side.seconds, "reached": side.reached}
+        details={
+            "seconds": side.seconds,
+            "reached": side.reached,
+            "generated": counts.generated,
+            "taught": counts.taught,
+        }
         | {f"reward_{each.step}": each.mean_reward or 0.0 for each in side.updates},
     )
 

@@ -14,6 +14,7 @@ import msgspec
 import torch
 from transformers import TrainerCallback
 
+from benchmarks.completion_counts import equal_share
 from tidegate.environment.tasks.port import Problem
 from tidegate.environment.tasks.registry import get_task
 
@@ -41,13 +42,18 @@ class PeerSetting(msgspec.Struct, frozen=True):
 
 
 class PeerStep(msgspec.Struct, frozen=True):
-    """One update: when it ended (seconds since the epoch), its batch's mean reward and tokens, CPU-seconds so far."""
+    """One update: when it ended (seconds since the epoch), its batch's mean reward and tokens, CPU-seconds so far.
+
+    ``samples`` and ``metrics`` as in the learner's ``steps.jsonl``.
+    """
 
     step: int
     at_s: float
     mean_reward: float
     tokens: int
     cpu_s: float
+    samples: int
+    metrics: dict[str, float]
 
 
 class Recorder:
@@ -56,6 +62,7 @@ class Recorder:
     def __init__(self, setting: PeerSetting) -> None:
         """Nothing was generated yet."""
         self._task = get_task(setting.task)
+        self._group_size = setting.num_samples
         self._file = Path(setting.output).open("ab")  # noqa: SIM115 (closed with the process that it is for)
         self.rewards: list[float] = []
         self.tokens = 0
@@ -79,7 +86,16 @@ class Recorder:
     def write(self, step: int) -> None:
         """An update ended."""
         mean_reward = sum(self.rewards) / max(1, len(self.rewards))
-        line = PeerStep(step, time.time(), mean_reward, self.tokens, time.process_time())
+        equal = equal_share(self.rewards, group_size=self._group_size)
+        line = PeerStep(
+            step=step,
+            at_s=time.time(),
+            mean_reward=mean_reward,
+            tokens=self.tokens,
+            cpu_s=time.process_time(),
+            samples=len(self.rewards),
+            metrics={"zero_signal_fraction": equal},
+        )
         self._file.write(msgspec.json.encode(line) + b"\n")
         self._file.flush()
 
