@@ -33,6 +33,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.policy.command:policy",
         "Write a version of a run's policy to an ONNX or safetensors file.",
     ),
+    "evaluate": CommandEntry(
+        "tidegate.cli.evaluate.command:evaluate",
+        "Let a version of a language model answer held-out problems: greedily, sampled, pass@k.",
+    ),
     "play": CommandEntry(
         "tidegate.cli.policy.play_command:play",
         "Play a version of a run's policy and print its returns, or film it.",

@@ -1,0 +1,1 @@
+"""``tidegate evaluate``: a version answers problems once its run has published it."""

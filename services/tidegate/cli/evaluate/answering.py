@@ -1,0 +1,69 @@
+"""Answers of a language model to problems, by the model and the generation that actors use, in this process."""
+
+from collections.abc import Sequence
+
+import torch
+
+from tidegate.actor.rollouts.heldout import HeldOutProblem
+from tidegate.cli.policy.stored import StoredPolicy
+from tidegate.models.continuous import ContinuousBatch, GenerationRow
+from tidegate.models.language_models import open_language_model, open_tokenizer
+
+TOKENS_PER_PASS = 4096
+CACHE_BYTES_MAX = 2 << 30
+
+
+class Answering:
+    """A version of a run, opened once for any number of questions."""
+
+    def __init__(self, stored: StoredPolicy, *, slots: int) -> None:
+        """``slots``: answers written at once.
+
+        Raises:
+            ConfigError: the model cannot be opened.
+            RecordError: the tensors are not of the run file's model.
+        """
+        self._model = open_language_model(stored.file.policy, trains=False, device=torch.device("cpu"))
+        self._model.load_arrays(stored.tensors)
+        self._tokenizer = open_tokenizer(stored.file.policy)
+        self._max_new_tokens = stored.file.workload.sampler.max_new_tokens
+        self._slots = slots
+
+    def answers(
+        self, problems: Sequence[HeldOutProblem], *, num_samples: int, temperature: float, seed: int
+    ) -> list[list[str]]:
+        """``num_samples`` answers to each problem; temperature 0 is greedy. The same seed gives the same answers.
+
+        Raises:
+            RecordError: a prompt cannot be encoded, or does not fit into the context with its answer.
+        """
+        rows = [
+            GenerationRow(
+                context=tuple(self._tokenizer.encode_prompt(problem.prompt)),
+                max_new_tokens=self._max_new_tokens,
+                temperature=temperature,
+                stop_ids=self._tokenizer.stop_ids,
+                seed=hash_of(seed, number, sample),
+            )
+            for number, problem in enumerate(problems)
+            for sample in range(num_samples)
+        ]
+        batch = ContinuousBatch(
+            self._model,
+            slots=self._slots,
+            waiting_max=len(rows),
+            tokens_per_pass=TOKENS_PER_PASS,
+            cache_bytes_max=CACHE_BYTES_MAX,
+        )
+        written: dict[int, list[int]] = {row_id: [] for row_id in batch.add(rows)}
+        while batch.num_rows:
+            step = batch.step()
+            for row_id, token in zip(step.rows, step.tokens, strict=True):
+                written[row_id].append(token)
+        texts = [self._tokenizer.decode(tokens) for tokens in written.values()]
+        return [texts[start : start + num_samples] for start in range(0, len(texts), num_samples)]
+
+
+def hash_of(seed: int, number: int, sample: int) -> int:
+    """A seed of 64 bits for each answer."""
+    return (seed * 1_000_003 + number * 8_191 + sample) % 2**64

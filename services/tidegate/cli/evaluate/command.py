@@ -1,0 +1,179 @@
+"""``tidegate evaluate``."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tidegate.actor.evaluation.held_out import SOLVED_REWARD
+from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
+from tidegate.cli.evaluate.passing import Figures, figures_of
+from tidegate.cli.json_output import write_json
+from tidegate.cli.policy.command import NEWEST, version_of
+from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
+from tidegate.cli.run_argument import RunArgument, RunOption, named_run
+from tidegate.core.errors import ConfigError
+from tidegate.environment.tasks.port import Problem, TextTask
+from tidegate.environment.tasks.registry import TASKS
+from tidegate.launch.run_folder import read_plan
+from tidegate.runtime.loading import load
+
+HELD_OUT = "held out"
+# Answers written at once.
+SLOTS = 64
+
+
+class SetFigures(msgspec.Struct, frozen=True):
+    """One set of problems: answered greedily, and at the run's temperature."""
+
+    name: str
+    greedy: Figures
+    sampled: Figures
+
+
+def evaluate(
+    run: RunArgument = None,
+    folder: RunOption = None,
+    version: Annotated[
+        str,
+        typer.Option(help="Version, such as 0-3fa2@40; a checkpoint or weight distribution must hold it."),
+    ] = NEWEST,
+    data: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--data",
+            help="JSON lines of problems (prompt_id, prompt, answer), instead of the run's; repeatable.",
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=1, max=1024, help="Sampled answers to each problem.")] = 8,
+    problems: Annotated[int, typer.Option(min=1, max=1_000_000, help="The most problems of a set.")] = 512,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.01, max=10.0, help="Of the sampled answers (default: the run's).")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampled answers.")] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Let a version of a language model answer held-out problems: greedily, sampled, and pass@k.
+
+    The model is opened here; the run may have ended. Start it where the run was started.
+    """
+    stored = read_stored_policy(named_run(run, folder), version_of(version))
+    task = task_of(stored)
+    sets = {path.stem: path for path in data} if data else {HELD_OUT: stored.folder / HELDOUT_FILE}
+    if data and len(sets) < len(data):
+        raise ConfigError(
+            "Two files of --data have the same name", fix="rename one: a set is named by its file"
+        )
+    read = {name: read_problems(path, num_max=problems) for name, path in sets.items()}
+    chosen = stored.file.workload.sampler.temperature if temperature is None else temperature
+    found = evaluated(stored, task, read, num_samples=samples, temperature=chosen, seed=seed)
+    if json:
+        write_json(_document(stored, found, temperature=chosen, seed=seed))
+    else:
+        _print(stored, found)
+
+
+def task_of(stored: StoredPolicy) -> TextTask:
+    """The task whose own verdict is the whole reward of the run.
+
+    Raises:
+        ConfigError: the run has no such task: its answers are scored where it trains.
+    """
+    workload = stored.file.workload
+    if workload.kind == "segments":
+        raise ConfigError(
+            "Only language models answer problems",
+            why=f"the policy of {stored.run} acts in {workload.env}",
+            fix="use `tidegate play`, which prints the returns of greedy episodes",
+        )
+    environment = read_plan(stored.folder)[1].services["environment"]
+    why = ""
+    if workload.turns_max > 1:
+        why = "its episodes have several turns"
+    elif environment.verifiers:
+        why = f"it has verifiers of its own: {', '.join(environment.verifiers)}"
+    elif workload.env not in TASKS:
+        why = f"{workload.env} is a task of your own, which child processes score"
+    if why:
+        raise ConfigError(
+            f"The answers of {stored.run} cannot be scored here",
+            why=why,
+            fix="use its evaluations while it trains (task_queue.evaluation_every_versions)",
+        )
+    return TASKS[workload.env]
+
+
+def evaluated(
+    stored: StoredPolicy,
+    task: TextTask,
+    sets: dict[str, list[HeldOutProblem]],
+    *,
+    num_samples: int,
+    temperature: float,
+    seed: int,
+) -> list[SetFigures]:
+    """The figures of each set.
+
+    Raises:
+        ConfigError: the model cannot be opened.
+        RecordError: a prompt does not fit the model.
+    """
+    answering = load("tidegate.cli.evaluate.answering:Answering")(stored, slots=SLOTS)
+    ks = [2**power for power in range(num_samples.bit_length())]
+
+    def figures(problems: Sequence[HeldOutProblem], *, count: int, heat: float) -> Figures:
+        answers = answering.answers(problems, num_samples=count, temperature=heat, seed=seed)
+        rewards = [
+            [_reward(task, problem, answer) for answer in of_one]
+            for problem, of_one in zip(problems, answers, strict=True)
+        ]
+        return figures_of(rewards, solved_at=SOLVED_REWARD, ks=ks)
+
+    return [
+        SetFigures(
+            name=name,
+            greedy=figures(problems, count=1, heat=0.0),
+            sampled=figures(problems, count=num_samples, heat=temperature),
+        )
+        for name, problems in sets.items()
+    ]
+
+
+def _reward(task: TextTask, problem: HeldOutProblem, answer: str) -> float:
+    asked = Problem(
+        prompt_id=problem.prompt_id, prompt=problem.prompt, answer=problem.answer, bin=problem.bin
+    )
+    return task.score(asked, answer).reward
+
+
+def _document(
+    stored: StoredPolicy, found: Sequence[SetFigures], *, temperature: float, seed: int
+) -> dict[str, Any]:
+    return {
+        "run": stored.run,
+        "version": str(stored.version),
+        "temperature": temperature,
+        "seed": seed,
+        "sets": found,
+    }
+
+
+def _print(stored: StoredPolicy, found: Sequence[SetFigures]) -> None:
+    table = Table(title=f"version {stored.version} of {stored.run}", title_justify="left", box=None)
+    ks = list(found[0].sampled.pass_at)
+    for column in ("set", "problems", "greedy", "sampled", *(f"pass@{k}" for k in ks), "mean reward"):
+        table.add_column(column, justify="left" if column == "set" else "right")
+    for each in found:
+        table.add_row(
+            each.name,
+            f"{each.greedy.num_problems:,}",
+            f"{each.greedy.solved_share:.1%}",
+            f"{each.sampled.solved_share:.1%}",
+            *(f"{share:.1%}" for share in each.sampled.pass_at.values()),
+            f"{each.sampled.mean_reward:.3f}",
+        )
+    Console().print(table, highlight=False)

@@ -1,0 +1,136 @@
+"""A version of a language model answers problems, by the model and the generation of actors."""
+
+import itertools
+import json
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from tests.unit.cli.policy.folders import write_policies
+from tests.unit.cli.run_folder import ARITHMETIC, LINEAGE, START_S
+from tidegate.actor.rollouts.heldout import read_problems
+from tidegate.cli.evaluate.answering import Answering
+from tidegate.cli.evaluate.command import evaluate
+from tidegate.cli.evaluate.passing import figures_of, pass_at
+from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
+from tidegate.core.errors import ConfigError
+from tidegate.core.ids import PolicyVersion, RunId
+from tidegate.core.staleness import Lineage
+from tidegate.environment.tasks.registry import get_task
+from tidegate.launch.forking import CHECKPOINTS
+from tidegate.launch.preparation import write_datasets
+from tidegate.launch.run_file import read_run_file
+from tidegate.launch.run_folder import new_record, write_record
+from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
+from tidegate.learner.optim.port import TrainerState
+from tidegate.learner.state import TrainingProgress
+from tidegate.models.char_lm import CharLm, CharLmSpec
+from tidegate.models.char_tokenizer import decode, encode_prompt
+from tidegate.models.sampling import generate
+
+SPEC = CharLmSpec(d_model=16, num_layers=1, num_heads=2, context_length=16)
+
+
+def model() -> CharLm:
+    return CharLm(SPEC, generator=torch.Generator().manual_seed(3))
+
+
+def write_run_of_text(folder: Path, *, sets: tuple[str, ...] = ()) -> StoredPolicy:
+    """A run with its problems and one checkpoint of a small model."""
+    sizes = ("policy.d_model=16", "policy.num_layers=1", "policy.num_heads=2")
+    plan = read_run_file(ARITHMETIC, [*sizes, *sets])
+    record = new_record(plan)
+    write_record(folder, record)
+    write_datasets(plan, folder / "data")
+    CheckpointFolder(folder / CHECKPOINTS, keep=1).write(
+        Checkpoint(
+            run=RunId(record.run_id),
+            policy_kind="char_lm",
+            progress=TrainingProgress(version=PolicyVersion(LINEAGE, 3)),
+            lineages=(Lineage(name=LINEAGE),),
+            consumed=(),
+            policy=model().to_arrays(),
+            trainer=TrainerState(tensors={}, values={}),
+            written_at_s=START_S,
+        )
+    )
+    return read_stored_policy(folder, None)
+
+
+@pytest.mark.parametrize(("count", "solved"), [(1, 0), (1, 1), (5, 0), (5, 2), (5, 5), (8, 3)])
+def test_pass_at_k_is_the_share_of_choices_with_a_solution(count: int, solved: int) -> None:
+    """The slow twin tries every choice of k answers."""
+    answers = [index < solved for index in range(count)]
+    for k in range(1, count + 1):
+        choices = list(itertools.combinations(answers, k))
+        expected = sum(any(choice) for choice in choices) / len(choices)
+        assert pass_at(k, num_samples=count, num_solved=solved) == pytest.approx(expected)
+
+
+def test_figures_count_answers_and_problems() -> None:
+    found = figures_of([[1.0, 0.0], [0.5, 0.5]], solved_at=1.0, ks=[1, 2, 4])
+    assert (found.num_problems, found.num_samples) == (2, 2)
+    assert (found.solved_share, found.mean_reward) == (0.25, 0.5)
+    assert found.pass_at == {1: 0.25, 2: 0.5}, "four answers were not given"
+
+
+@pytest.mark.slow
+def test_greedy_answers_are_those_of_the_actors_engine(tmp_path: Path) -> None:
+    stored = write_run_of_text(tmp_path)
+    asked = read_problems(tmp_path / "data" / "heldout.jsonl", num_max=6)
+    found = Answering(stored, slots=4).answers(asked, num_samples=1, temperature=0.0, seed=0)
+    completions = generate(
+        model(),
+        [encode_prompt(each.prompt) for each in asked],
+        num_samples=1,
+        max_new_tokens=stored.file.workload.sampler.max_new_tokens,
+        temperature=0.0,
+        generator=torch.Generator(),
+    )
+    assert [each for (each,) in found] == [decode(completion.tokens) for completion in completions]
+
+
+@pytest.mark.slow
+def test_several_sets_are_answered_and_scored_by_the_runs_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = write_run_of_text(tmp_path / "run")
+    (tmp_path / "mine.jsonl").write_bytes(
+        msgspec.json.encode({"prompt_id": "a", "prompt": "12+34=", "answer": "046"}) + b"\n"
+    )
+    held_out = stored.folder / "data" / "heldout.jsonl"
+    answer_both = partial(
+        evaluate, stored.folder, data=[held_out, tmp_path / "mine.jsonl"], samples=4, problems=3, json=True
+    )
+    answer_both()
+    first = capsys.readouterr().out
+    found = json.loads(first)
+    assert found["version"] == f"{LINEAGE}@3"
+    assert [(each["name"], each["greedy"]["num_problems"]) for each in found["sets"]] == [
+        ("heldout", 3),
+        ("mine", 1),
+    ]
+    for each in found["sets"]:
+        assert each["sampled"]["num_samples"] == 4
+        assert set(each["sampled"]["pass_at"]) == {"1", "2", "4"}
+        assert each["sampled"]["pass_at"]["1"] == pytest.approx(each["sampled"]["solved_share"])
+    answer_both()
+    assert capsys.readouterr().out == first, "the same seed gives the same answers"
+
+
+def test_a_solved_problem_counts_as_solved() -> None:
+    task = get_task("arithmetic")
+    problem = task.problems("heldout", seed=0)[0]
+    rewards = [[task.score(problem, answer).reward for answer in (problem.answer, "x")]]
+    assert figures_of(rewards, solved_at=1.0, ks=[1]).solved_share == 0.5
+
+
+def test_what_is_scored_elsewhere_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Only language models"):
+        evaluate(write_policies(tmp_path / "classic"))
+    write_run_of_text(tmp_path / "turns", sets=("workload.env=calculator", "workload.turns_max=3"))
+    with pytest.raises(ConfigError, match="several turns"):
+        evaluate(tmp_path / "turns")
