@@ -18,7 +18,7 @@ from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.training_run import TrainingRun, measure_training, remove_folder, up_command
 from tidegate.cli.plan.options import BalanceOptions
 from tidegate.cli.plan.question import PlanFlags, ask
-from tidegate.core.errors import NotFoundError
+from tidegate.core.errors import NotFoundError, TidegateError
 from tidegate.core.planner.stages import balance_of
 
 REPETITIONS = 3
@@ -76,24 +76,15 @@ class ScaledRun(msgspec.Struct, frozen=True):
 
 
 def run(setting: BenchSetting) -> BenchResult:
-    """Repetitions outermost, so that an interrupted round is balanced.
-
-    Raises:
-        UnavailableError: a platform ended early, or made no update.
-    """
+    """Repetitions outermost, so that an interrupted round is balanced; one that fails keeps what it has."""
     runs: list[ScaledRun] = []
-    for repetition in range(setting.repeat(REPETITIONS)):
-        for family in FAMILIES:
-            counts = family.counts[:2] if setting.quick else family.counts
-            # The run of one stays until the others are predicted from it.
-            one = setting.folder / _folder_name(family, counts[0], repetition)
-            for count in counts:
-                runs.append(_measure(setting, family, count, repetition, one=one))
-                print_progress(
-                    f"scaling {runs[-1].name}: {runs[-1].per_s:,.1f} {family.unit}/s,"
-                    f" {runs[-1].per_cpu_s:,.1f} a CPU-second"
-                )
-            remove_folder(one)
+    problem = ""
+    try:
+        for repetition in range(setting.repeat(REPETITIONS)):
+            for family in FAMILIES:
+                runs += _measure_family(setting, family, repetition)
+    except TidegateError as error:
+        problem = str(error)
     table = markdown(runs)
     path = setting.output.with_name(f"{setting.output.stem}-scaling.md")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +109,26 @@ def run(setting: BenchSetting) -> BenchResult:
             f"the table is also in {path}",
         ],
         table=table,
+        problem=problem,
     )
+
+
+def _measure_family(setting: BenchSetting, family: Family, repetition: int) -> list[ScaledRun]:
+    """Every count of a family. The run of one stays until the others are predicted from it.
+
+    Raises:
+        UnavailableError: a platform ended early, or made no update.
+    """
+    one = setting.folder / _folder_name(family, 1, repetition)
+    runs: list[ScaledRun] = []
+    for count in family.counts[:2] if setting.quick else family.counts:
+        done = _measure(setting, family, count, repetition, one=one)
+        runs.append(done)
+        print_progress(
+            f"scaling {done.name}: {done.per_s:,.1f} {family.unit}/s, {done.per_cpu_s:,.1f} a CPU-second"
+        )
+    remove_folder(one)
+    return runs
 
 
 def _folder_name(family: Family, count: int, repetition: int) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import scaling
 from benchmarks.scaling import (
     FAMILIES,
     SETTINGS,
@@ -14,6 +15,8 @@ from benchmarks.scaling import (
     planned_efficiencies,
     predict,
 )
+from benchmarks.setting import BenchSetting
+from tidegate.core.errors import UnavailableError
 from tidegate.launch.run_file import read_run_file
 
 RUNS = Path(__file__).parents[3] / "runs"
@@ -62,6 +65,32 @@ def test_every_family_is_a_run_file_that_takes_its_largest_count(family: Family)
     assert family.counts[0] == 1
     overrides = [f"{SETTINGS[family.scaled]}={family.counts[-1]}", "task_queue.evaluation_every_versions=0"]
     read_run_file(RUNS / f"{family.run_file}.yaml", overrides)
+
+
+def test_round_that_fails_keeps_what_it_has_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    families = iter([ALL[:1], None])
+
+    def measure(_setting: BenchSetting, _family: Family, _repetition: int) -> list[ScaledRun]:
+        runs = next(families)
+        if runs is None:
+            raise UnavailableError("A platform ended")
+        return runs
+
+    monkeypatch.setattr(scaling, "_measure_family", measure)
+    setting = BenchSetting(
+        run_file=RUNS / "cartpole.yaml",
+        folder=tmp_path,
+        output=tmp_path / "round.json",
+        quick=True,
+        repetitions=None,
+        seeds=1,
+    )
+    result = scaling.run(setting)
+    assert [sample.work for sample in result.samples] == [100]
+    assert "A platform ended" in result.problem
+    assert (tmp_path / "round-scaling.md").read_text() == result.table
 
 
 def test_run_without_measurements_is_not_predicted(tmp_path: Path) -> None:
