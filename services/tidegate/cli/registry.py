@@ -22,6 +22,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "check": CommandEntry(
         "tidegate.cli.check:check", "Check that a run file can work, before anything of it starts."
     ),
+    "new": CommandEntry(
+        "tidegate.cli.new:new",
+        "Write a folder with a task, an environment or an objective of your own, which trains as it is.",
+    ),
     "fork": CommandEntry(
         "tidegate.cli.fork:fork", "Start a new run from a checkpoint of another, with other settings."
     ),
