@@ -19,7 +19,13 @@ from tools.chart_programs import program
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "tidegate"
 PRESETS = sorted(path.stem for path in (CHART / "presets").glob("*.yaml"))
-CRD_APIS = ("monitoring.coreos.com/v1", "keda.sh/v1alpha1", "cert-manager.io/v1")
+CRD_APIS = (
+    "monitoring.coreos.com/v1",
+    "keda.sh/v1alpha1",
+    "cert-manager.io/v1",
+    "jobset.x-k8s.io/v1alpha2",
+    "leaderworkerset.x-k8s.io/v1",
+)
 # Components of every release; an optional service is one of some.
 SERVICES = tuple(service.replace("_", "-") for service in REQUIRED)
 
@@ -160,6 +166,16 @@ def pods(objects: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
             template = spec["template"]
             metadata = {**template["metadata"], "name": f"of-{each['metadata']['name']}"[:63]}
             yield name, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+
+
+def as_pod(template: Manifest, name: str) -> Manifest:
+    """A pod template as a standalone pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**template["metadata"], "name": f"of-{name}"[:63]},
+        "spec": template["spec"],
+    }
 
 
 def containers(pod: Manifest) -> list[Manifest]:

@@ -150,3 +150,40 @@ def test_actors_that_start_a_server_have_the_image_with_one(actor: dict[str, Any
         render(values={"run.actor": actor, "actor.gpu": 1, "run.policy.kind": "transformers"})
     )
     assert containers(rendered["actor"])[0]["image"] == image
+
+
+@pytest.mark.parametrize("service", ["learner", "actor"])
+def test_rdma_devices_come_with_the_right_to_lock_memory_and_only_where_they_are_asked_for(
+    service: str,
+) -> None:
+    values = {f"{service}.gpu": 8, f"{service}.rdma": {"resource": "rdma/hca", "count": 8}}
+    rendered = own_pods(render(values=values))
+    container = containers(rendered[service])[0]
+    assert container["resources"]["limits"]["rdma/hca"] == 8
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["IPC_LOCK"]}
+    for other in set(SERVICES) - {service}:
+        own = containers(rendered[other])[0]
+        assert own["securityContext"]["capabilities"] == {"drop": ["ALL"]}, other
+        assert "rdma/hca" not in own["resources"]["limits"], other
+
+
+def test_own_capabilities_go_before_those_of_rdma() -> None:
+    values = {
+        "learner.gpu": 8,
+        "learner.rdma.resource": "rdma/hca",
+        "learner.securityContext": {"capabilities": {"add": ["IPC_LOCK", "SYS_NICE"]}},
+    }
+    container = containers(own_pods(render(values=values))["learner"])[0]
+    assert container["securityContext"]["capabilities"]["add"] == ["IPC_LOCK", "SYS_NICE"]
+
+
+@pytest.mark.parametrize("service", ["learner", "actor"])
+def test_pods_may_use_network_and_shared_memory_of_their_node(service: str) -> None:
+    values = {f"{service}.hostNetwork": True, f"{service}.hostIPC": True}
+    rendered = own_pods(render(values=values))
+    spec = rendered[service]["spec"]
+    assert (spec["hostNetwork"], spec["hostIPC"]) == (True, True)
+    assert spec["dnsPolicy"] == "ClusterFirstWithHostNet", "else it could not find the services"
+    for other in set(SERVICES) - {service}:
+        assert not {"hostNetwork", "hostIPC", "dnsPolicy"} & rendered[other]["spec"].keys(), other

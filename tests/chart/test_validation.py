@@ -73,6 +73,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"learner.gpuKind": "H100-80"},
         "learner.gpuKind is H100-80 and learner.gpu 0: its pods get no GPU. Set learner.gpu",
     ),
+    "RDMA without GPUs": (
+        {"learner.rdma.resource": "rdma/hca"},
+        "learner.rdma.resource is rdma/hca and learner.gpu 0: only pods with GPUs exchange tensors over it",
+    ),
     "a server in an image without one": (
         {"run.actor": {"engine": "vllm", "server": {"python": "/vllm/bin/python"}}},
         "is /vllm/bin/python and the image of the actors light, which has no vLLM. Set actor.gpu",

@@ -1,7 +1,7 @@
 {{/* Values that are right one by one and wrong together: all sentences at once, before anything is sent. What only the run
 file's types know is checked by the Job in check.yaml. */}}
 {{- define "tidegate.validate" -}}
-{{- $problems := concat (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) (include "tidegate.gpuProblems" . | fromYamlArray) (include "tidegate.modelProblems" . | fromYamlArray) -}}
+{{- $problems := concat (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) (include "tidegate.gpuProblems" . | fromYamlArray) (include "tidegate.modelProblems" . | fromYamlArray) (include "tidegate.groupProblems" . | fromYamlArray) -}}
 {{- if $problems }}{{ fail (join "\n" $problems) }}{{ end -}}
 {{- end -}}
 
@@ -84,10 +84,51 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- if and $learner.gpuKind (eq (int $learner.gpu) 0) -}}
 {{- $problems = append $problems (printf "learner.gpuKind is %s and learner.gpu 0: its pods get no GPU. Set learner.gpu to the GPUs of each pod, or leave gpuKind out" $learner.gpuKind) -}}
 {{- end -}}
+{{- $pods := include "tidegate.learnerPods" . | int -}}
+{{- if eq $learner.kind "JobSet" -}}
+{{- if and (gt $pods 1) $learner.persistence.enabled (not (has "ReadWriteMany" $learner.persistence.accessModes)) -}}
+{{- $problems = append $problems (printf "learner.kind is JobSet with %d pods, which share one volume. Set learner.persistence.accessModes to [ReadWriteMany], or learner.kind to StatefulSet, whose pods have a volume each" $pods) -}}
+{{- end -}}
+{{- else if not (kindIs "invalid" $learner.suspend) -}}
+{{- $problems = append $problems "learner.suspend is set and learner.kind StatefulSet, which cannot be suspended. Set learner.kind to JobSet, or pause the run (tidegate pause)" -}}
+{{- end -}}
+{{- range $name := list "actor" "learner" -}}
+{{- $pod := get $.Values $name -}}
+{{- if and $pod.rdma.resource (eq (int $pod.gpu) 0) -}}
+{{- $problems = append $problems (printf "%s.rdma.resource is %s and %s.gpu 0: only pods with GPUs exchange tensors over it. Set %s.gpu, or leave rdma out" $name $pod.rdma.resource $name $name) -}}
+{{- end -}}
+{{- end -}}
 {{- $python := (((.Values.run.actor | default dict).server | default dict).python) | default "" -}}
 {{- $image := include "tidegate.imageKey" (list . "actor" .Values.actor) -}}
-{{- if and (hasPrefix "/vllm/" $python) (ne $image "actorVllm") -}}
+{{- if and (eq (include "tidegate.ownVllm" .) "true") (hasPrefix "/vllm/" $python) (ne $image "actorVllm") -}}
 {{- $problems = append $problems (printf "run.actor.server.python is %s and the image of the actors %s, which has no vLLM. Set actor.gpu to the GPUs of each actor, and actor.image to auto" $python $image) -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}
+
+{{/* An actor of several nodes is a LeaderWorkerSet: what reads and scales Deployments does not know it. */}}
+{{- define "tidegate.groupProblems" -}}
+{{- $actor := .Values.actor -}}{{- $server := (.Values.run.actor | default dict).server | default dict -}}
+{{- $problems := list -}}
+{{- if gt (int $actor.nodes) 1 -}}
+{{- $nodes := printf "actor.nodes is %d" (int $actor.nodes) -}}
+{{- if not $actor.workerContainers -}}
+{{- $problems = append $problems (printf "%s and actor.workerContainers empty: the other pods of the group would do nothing. Give the containers of the server's other nodes" $nodes) -}}
+{{- end -}}
+{{- if $server.python -}}
+{{- $problems = append $problems (printf "%s and run.actor.server.python set: the actor starts a server on its own node alone. Put the server into actor.extraContainers, and set run.actor.server.url" $nodes) -}}
+{{- end -}}
+{{- if not $server.update_dir -}}
+{{- $problems = append $problems (printf "%s and run.actor.server.update_dir empty: every node of the server loads each version from there. Mount a shared volume by actor.extraVolumes, and name its folder" $nodes) -}}
+{{- end -}}
+{{- if $actor.pools -}}
+{{- $problems = append $problems (printf "%s and actor.pools set: pools are Deployments of one pod each. Install the pools as a release of their own, or leave them out" $nodes) -}}
+{{- end -}}
+{{- if or .Values.keda.enabled .Values.hpa.enabled .Values.admission.kubernetes.enabled -}}
+{{- $problems = append $problems (printf "%s, and keda, hpa or admission.kubernetes is enabled: they read and scale a Deployment. Set them to false; kubectl scale leaderworkerset works" $nodes) -}}
+{{- end -}}
+{{- else if $actor.workerContainers -}}
+{{- $problems = append $problems "actor.workerContainers is set and actor.nodes 1: such an actor has no other pods. Set actor.nodes" -}}
 {{- end -}}
 {{- toYaml $problems -}}
 {{- end -}}

@@ -26,7 +26,11 @@ spec:
   selector:
     {{- include "tidegate.selector" (list $root $row.name) | nindent 4 }}
     {{- if eq $service "learner" }}
+    {{- if include "tidegate.learnerIsJobSet" $root }}
+    batch.kubernetes.io/job-completion-index: "0" # the rank that serves
+    {{- else }}
     statefulset.kubernetes.io/pod-name: {{ $name }}-0 # the rank that serves
+    {{- end }}
     {{- end }}
   ports:
     - {name: grpc, port: 7700, targetPort: grpc, appProtocol: grpc}
@@ -73,15 +77,26 @@ spec:
       {{- include "tidegate.selector" (list $root (index . 1)) | nindent 6 }}
 {{- end -}}
 
-{{/* One Deployment or StatefulSet: (dict "root" "service" "row" "pod" "name" "pool") */}}
+{{/* One workload: (dict "root" "service" "row" "pod" "name" "pool") */}}
 {{- define "tidegate.workload" -}}
+{{- if and (eq .service "learner") (include "tidegate.learnerIsJobSet" .root) -}}
+{{ include "tidegate.jobSet" . }}
+{{- else if and (eq .service "actor") (gt (int .pod.nodes) 1) -}}
+{{ include "tidegate.leaderWorkerSet" . }}
+{{- else -}}
+{{ include "tidegate.ownWorkload" . }}
+{{- end -}}
+{{- end -}}
+
+{{/* One Deployment or StatefulSet: as above. */}}
+{{- define "tidegate.ownWorkload" -}}
 {{- $root := .root -}}{{- $row := .row -}}{{- $pod := .pod -}}{{- $service := .service -}}
 {{- $replicas := 1 -}}
 {{- if eq $service "learner" }}{{ $replicas = include "tidegate.learnerPods" $root | int }}{{ end -}}
 apiVersion: apps/v1
 kind: {{ ternary "Deployment" "StatefulSet" $row.scalable }}
 metadata:
-  {{- include "tidegate.metadata" (list $root $row.name .name) | nindent 2 }}
+  {{- include "tidegate.workloadMetadata" (list $root $service $row.name .name) | nindent 2 }}
 spec:
   {{- if $row.scalable }}
   {{- if not (kindIs "invalid" $pod.replicas) }}
@@ -171,6 +186,13 @@ spec:
   {{- if $sandbox.userNamespace }}
   hostUsers: false
   {{- end }}
+  {{- if $pod.hostNetwork }}
+  hostNetwork: true
+  dnsPolicy: ClusterFirstWithHostNet
+  {{- end }}
+  {{- if $pod.hostIPC }}
+  hostIPC: true
+  {{- end }}
   securityContext:
     {{- include "tidegate.overridden" (list (include "tidegate.podContext" (list $root $sandbox)) $pod.podSecurityContext) | nindent 4 }}
   {{- include "tidegate.pullSecrets" $root | nindent 2 }}
@@ -229,7 +251,7 @@ spec:
         {{- if gt $learnerPods 1 }}
         # Its name numbers each pod. A rank that ends, ends its pod: Kubernetes restarts it, and the group forms again.
         - {name: WORLD_SIZE, value: {{ mul $learnerPods $ranksInPod | quote }}}
-        - {name: MASTER_ADDR, value: {{ $learner }}-0.{{ $learner }}-ranks}
+        - {name: MASTER_ADDR, value: {{ $learner }}-{{ ternary "rank-0-0" "0" (eq (include "tidegate.learnerIsJobSet" $root) "true") }}.{{ $learner }}-ranks}
         - {name: MASTER_PORT, value: "29400"}
         {{- end }}
         {{- if eq $gpu 0 }}
@@ -274,7 +296,7 @@ spec:
       resources:
         {{- include "tidegate.resources" $pod | nindent 8 }}
       securityContext:
-        {{- include "tidegate.overridden" (list (include "tidegate.containerSecurity" $root) $pod.securityContext) | nindent 8 }}
+        {{- include "tidegate.overridden" (list (include "tidegate.serviceSecurity" $pod) $pod.securityContext) | nindent 8 }}
       terminationMessagePolicy: FallbackToLogsOnError
       workingDir: /data
       volumeMounts:
@@ -370,6 +392,9 @@ spec:
 {{- if gt (int .gpu) 0 -}}
 {{- $_ := set $resources "limits" (merge (dict "nvidia.com/gpu" (int .gpu)) ($resources.limits | default dict)) -}}
 {{- end -}}
+{{- if (.rdma | default dict).resource -}}
+{{- $_ := set $resources "limits" (merge (dict .rdma.resource (int .rdma.count)) ($resources.limits | default dict)) -}}
+{{- end -}}
 {{- if .resourceClaims -}}
 {{- $claims := list -}}
 {{- range .resourceClaims }}{{ $claims = append $claims (dict "name" .name) }}{{ end -}}
@@ -413,4 +438,13 @@ topologySpreadConstraints:
 {{- define "tidegate.priorityClass" -}}
 {{- $root := index . 0 -}}
 {{- printf "%s-%s-%s" $root.Release.Namespace (include "tidegate.fullname" $root) (index . 1) | trunc 63 -}}
+{{- end -}}
+
+{{/* The container's security context of a service: memory that RDMA registers may not be swapped out. */}}
+{{- define "tidegate.serviceSecurity" -}}
+{{- $context := include "tidegate.containerSecurity" . | fromYaml -}}
+{{- if (.rdma | default dict).resource -}}
+{{- $_ := set $context.capabilities "add" (list "IPC_LOCK") -}}
+{{- end -}}
+{{- toYaml $context -}}
 {{- end -}}

@@ -1,0 +1,135 @@
+{{/*
+Workloads of other controllers than Kubernetes' own: a learner as a JobSet, an actor of several nodes as a LeaderWorkerSet.
+Both are made from the pods of _workload.tpl. The queue's label is on the object, where Kueue reads it and suspends it; the
+chart renders no `suspend` unless asked to, so that an upgrade undoes neither Kueue's nor a person's.
+*/}}
+
+{{/* Metadata of a workload, with the queue that admits it as a whole: (list root service component name) */}}
+{{- define "tidegate.workloadMetadata" -}}
+{{- $root := index . 0 -}}
+{{- $metadata := include "tidegate.metadata" (list $root (index . 2) (index . 3)) -}}
+{{- if and $root.Values.kueue.queueName (has (index . 1) (list "actor" "learner")) -}}
+{{- $queued := fromYaml $metadata -}}
+{{- $_ := set $queued.labels "kueue.x-k8s.io/queue-name" $root.Values.kueue.queueName -}}
+{{- $metadata = toYaml $queued -}}
+{{- end -}}
+{{- $metadata -}}
+{{- end -}}
+
+{{/* A pod template without the queue's label, which is the object's: (dict "root" "service" "row" "pod" "name" "pool") */}}
+{{- define "tidegate.groupTemplate" -}}
+{{- $template := include "tidegate.podTemplate" . | fromYaml -}}
+{{- $_ := set $template.metadata "labels" (omit $template.metadata.labels "kueue.x-k8s.io/queue-name") -}}
+{{- toYaml $template -}}
+{{- end -}}
+
+{{/* Whether the learner is a JobSet. */}}
+{{- define "tidegate.learnerIsJobSet" -}}
+{{- if eq .Values.learner.kind "JobSet" }}true{{ end -}}
+{{- end -}}
+
+{{- define "tidegate.jobSet" -}}
+{{- $root := .root -}}{{- $pod := .pod -}}{{- $pods := include "tidegate.learnerPods" $root | int -}}
+{{- if not ($root.Capabilities.APIVersions.Has "jobset.x-k8s.io/v1alpha2") -}}
+{{- fail "learner.kind JobSet: this cluster has no jobset.x-k8s.io/v1alpha2; install JobSet, or render with --api-versions jobset.x-k8s.io/v1alpha2" -}}
+{{- end -}}
+{{- $template := include "tidegate.groupTemplate" . | fromYaml -}}
+{{- /* A rank that fails starts again in its pod, as in a StatefulSet; one that ends with 0 has finished. */ -}}
+{{- $_ := set $template.spec "restartPolicy" "OnFailure" -}}
+{{- if $pod.persistence.enabled -}}
+{{- $claim := dict "name" "data" "persistentVolumeClaim" (dict "claimName" (printf "%s-data" .name)) -}}
+{{- $_ := set $template.spec "volumes" (append $template.spec.volumes $claim) -}}
+{{- if gt $pods 1 -}}
+{{- /* All pods have the claim: each writes into a folder of its own. */ -}}
+{{- $learner := first $template.spec.containers -}}
+{{- $index := dict "name" "TIDEGATE_POD_INDEX" "valueFrom" (dict "fieldRef" (dict "fieldPath" "metadata.annotations['batch.kubernetes.io/job-completion-index']")) -}}
+{{- $_ := set $learner "env" (append $learner.env $index) -}}
+{{- range $mount := $learner.volumeMounts -}}
+{{- if eq $mount.name "data" }}{{ $_ := set $mount "subPathExpr" "pod-$(TIDEGATE_POD_INDEX)" }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  {{- include "tidegate.workloadMetadata" (list $root .service .row.name .name) | nindent 2 }}
+spec:
+  {{- if not (kindIs "invalid" $pod.suspend) }}
+  suspend: {{ $pod.suspend }}
+  {{- end }}
+  network: {enableDNSHostnames: true, subdomain: {{ .name }}-ranks, publishNotReadyAddresses: true}
+  failurePolicy: {maxRestarts: {{ $pod.restartsMax }}}
+  replicatedJobs:
+    - name: rank
+      replicas: 1
+      template:
+        spec:
+          completionMode: Indexed
+          completions: {{ $pods }}
+          parallelism: {{ $pods }}
+          backoffLimit: {{ $pod.restartsMax }}
+          template:
+            {{- toYaml $template | nindent 12 }}
+{{- if $pod.persistence.enabled }}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata:
+  {{- include "tidegate.metadata" (list $root .row.name (printf "%s-data" .name) (ternary (dict "helm.sh/resource-policy" "keep") dict $pod.persistence.retain)) | nindent 2 }}
+spec:
+  {{- (include "tidegate.claim" (list $root .row.name $pod.persistence) | fromYaml).spec | toYaml | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* An actor of several nodes: its pod leads, and pods with the user's containers are the rest of its server's group. */}}
+{{- define "tidegate.leaderWorkerSet" -}}
+{{- $root := .root -}}{{- $pod := .pod -}}
+{{- if not ($root.Capabilities.APIVersions.Has "leaderworkerset.x-k8s.io/v1") -}}
+{{- fail "actor.nodes above 1: this cluster has no leaderworkerset.x-k8s.io/v1; install LeaderWorkerSet, or render with --api-versions leaderworkerset.x-k8s.io/v1" -}}
+{{- end -}}
+{{- $leader := include "tidegate.groupTemplate" . | fromYaml -}}
+{{- $worker := deepCopy $leader -}}
+{{- $_ := set $worker.metadata.labels "app.kubernetes.io/component" "actor-worker" -}}
+{{- $_ := set $worker.metadata "annotations" (omit $worker.metadata.annotations "kubectl.kubernetes.io/default-container") -}}
+{{- $_ := set $worker.spec "containers" $pod.workerContainers -}}
+apiVersion: leaderworkerset.x-k8s.io/v1
+kind: LeaderWorkerSet
+metadata:
+  {{- include "tidegate.workloadMetadata" (list $root .service .row.name .name) | nindent 2 }}
+spec:
+  {{- if not (kindIs "invalid" $pod.replicas) }}
+  replicas: {{ int $pod.replicas }}
+  {{- end }}
+  startupPolicy: LeaderCreated
+  rolloutStrategy:
+    type: RollingUpdate
+    rollingUpdateConfiguration: {maxUnavailable: 1, maxSurge: 0}
+  leaderWorkerTemplate:
+    size: {{ int $pod.nodes }}
+    # A server of several nodes does not survive the loss of one.
+    restartPolicy: RecreateGroupOnPodRestart
+    leaderTemplate:
+      {{- toYaml $leader | nindent 6 }}
+    workerTemplate:
+      {{- toYaml $worker | nindent 6 }}
+{{- if $root.Values.networkPolicy.enabled }}
+---
+# Pods of a group reach each other on the ports that the server and NCCL choose.
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  {{- include "tidegate.metadata" (list $root .row.name (printf "%s-group" .name)) | nindent 2 }}
+spec:
+  podSelector: &group
+    matchLabels:
+      app.kubernetes.io/name: tidegate
+      app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
+    matchExpressions:
+      - {key: app.kubernetes.io/component, operator: In, values: [actor, actor-worker]}
+  policyTypes: [Ingress, Egress]
+  ingress:
+    - from: [{podSelector: *group}]
+  egress:
+    - to: [{podSelector: *group}]
+{{- end }}
+{{- end -}}
