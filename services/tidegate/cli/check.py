@@ -14,6 +14,7 @@ from tidegate.cli.option_groups import panel
 from tidegate.cli.run_argument import SetOption
 from tidegate.core.sizing.accelerators import parse_bytes, parse_gpus
 from tidegate.core.sizing.learner_room import LearnerRoom
+from tidegate.launch.dial import dial_notice
 from tidegate.launch.run_check import RunReport, check_run
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_plan import RunPlan
@@ -53,6 +54,8 @@ def check(
     console = Console()
     console.print(f"{run} can run", highlight=False, soft_wrap=True)
     console.print(render(report, plan), highlight=False)
+    if notice := dial_notice(plan):
+        console.print(notice, style="yellow", highlight=False, soft_wrap=True)
 
 
 def room_of(*, gpus: str, pods: int, memory: str, disk: str, ranks: int) -> LearnerRoom:

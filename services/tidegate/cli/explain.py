@@ -23,6 +23,7 @@ from tidegate.core.prices import dollars
 from tidegate.core.slo import Verdict
 from tidegate.core.slo_catalogue import REMEDIES
 from tidegate.launch.cluster import is_cluster
+from tidegate.launch.dial import dial_notice
 from tidegate.launch.run_folder import find_folder, read_plan
 from tidegate.runtime.disk import disk_problem
 from tidegate.wire.clients.admission import AdmissionClient, BottleneckReport
@@ -66,15 +67,18 @@ def explain(
         return
     diagnosis = ask_admission(where, AdmissionClient.diagnose, otherwise=diagnosis_of_samples)
     broken = broken_objectives(where)
-    advice = advise(signals_of(diagnosis.signals), prices=read_plan(where)[1].file.prices)
+    plan = read_plan(where)[1]
+    advice = advise(signals_of(diagnosis.signals), prices=plan.file.prices)
+    dial = dial_notice(plan)
     disk = "" if is_cluster(where) else disk_problem(where)
     answer = {
         **msgspec.to_builtins(diagnosis),
         "advice": msgspec.to_builtins(advice),
         "objectives": msgspec.to_builtins(broken),
         "disk": disk,
+        "dial": dial,
     }
-    _print(answer, render(diagnosis, advice, broken, disk=disk), json=json)
+    _print(answer, render(diagnosis, advice, broken, disk=disk, dial=dial), json=json)
 
 
 def _print(answer: dict[str, Any], text: RenderableType, *, json: bool) -> None:
@@ -144,11 +148,17 @@ def signals_of(numbers_by_name: dict[str, float]) -> Signals:
 
 
 def render(
-    diagnosis: BottleneckReport, advice: Advice, broken: Sequence[BrokenObjective] = (), *, disk: str = ""
+    diagnosis: BottleneckReport,
+    advice: Advice,
+    broken: Sequence[BrokenObjective] = (),
+    *,
+    disk: str = "",
+    dial: str = "",
 ) -> RenderableType:
     """The bottleneck, its fix and cost, broken objectives, why the alternatives do not help, and the signals.
 
-    ``disk``: why nothing can be written; it comes first, because nothing else helps.
+    ``disk``: why nothing can be written; it comes first, because nothing else helps. ``dial``: what else than
+    ``max_lag`` bounds the overlap.
     """
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bright_black")
@@ -163,6 +173,8 @@ def render(
         rows.add_row("fix", Text(advice.sentence, style="bold"))
         for fix in advice.others:
             rows.add_row("or", Text(_priced(fix)))
+    if dial:
+        rows.add_row("max_lag", Text(dial, style="yellow"))
     for index, problem in enumerate(diagnosis.problems):
         rows.add_row("" if index else "problem", Text(problem, style="yellow"))
     if diagnosis.recommendation:

@@ -81,6 +81,23 @@ def capacity(limits: Limits, flow: Flow) -> int:
     return max(0, min(limits.max_running - flow.running, budget))
 
 
+def running_bound(limits: Limits) -> str:
+    """How ``max_running`` keeps lag below what ``max_lag`` allows, with the value to set; empty where it does not.
+
+    Rollouts in flight are what ages: while the learner is faster than the actors nothing waits in the store, and
+    C trajectories span C / B versions (issue 19, "the one dial is three").
+    """
+    needed = limits.max_in_flight()
+    if limits.max_running >= needed:
+        return ""
+    near = max(0, limits.max_running // limits.batch_size - 1)
+    return (
+        f"max_running {limits.max_running:,} is below the {needed:,} trajectories that max_lag {limits.max_lag} allows"
+        f" in flight: where rollouts are slower than the learner, lag stays near {near}. Set max_running to {needed}"
+        " and actor.slots to what the actors can hold of it, or lower max_lag"
+    )
+
+
 def decide_admission(limits: Limits, flow: Flow, *, group_size: int) -> Admit | Delay:
     """Decide whether the task queue may publish the next tasks, in whole groups (I6)."""
     if limits.paused:

@@ -1,5 +1,6 @@
 """``tidegate up``."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import StaleFolderError
 from tidegate.launch import run_folder as folders
 from tidegate.launch.beginning import begun
+from tidegate.launch.dial import dial_notice
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
@@ -46,6 +48,8 @@ def up(
     """
     plan = read_run_file(run, set_ or [])
     target = target_of(plan, until=until)
+    if notice := dial_notice(plan):
+        sys.stderr.write(f"tidegate: {notice}.\n")
     limit_s = parse_duration(for_) if for_ is not None else None
     where = folder or folders.default_folder(plan)
     with begun(plan, folder=where) as preflight:
