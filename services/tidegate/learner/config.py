@@ -36,7 +36,9 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``ranks``: processes that train together, each on its share of every batch; `tidegate up` starts that many on this
     machine, connected over loopback, and the chart pods with a rank for each GPU. More ranks than groups in a
     minibatch (text) leave some idle. ``rank_timeout_s``: how long ranks wait for one that hangs before they restart
-    from the newest checkpoint (a lost process is detected immediately); must exceed the longest gradient step.
+    from the newest checkpoint (a lost process is detected immediately where its connection closes); must exceed the
+    longest gradient step, because every rank waits for the slowest. Above half of it the log event
+    ``rank_timeout_short`` names the value to set.
     ``checkpoint_every_steps``: the most steps that a crash can lose; the trajectory store keeps their payloads. The
     first checkpoint is written before the first update.
     ``keep_checkpoints``: how many are kept; with 1 a corrupt checkpoint ends the run.
@@ -59,7 +61,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     precision: Literal["float32", "bfloat16"] = "float32"
     ranks: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
-    rank_timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 60.0
+    rank_timeout_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 600.0
     checkpoint_every_steps: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 20
     keep_checkpoints: Annotated[int, msgspec.Meta(ge=1, le=100)] = 2
     prefetch: bool = True

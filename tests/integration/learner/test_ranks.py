@@ -109,7 +109,7 @@ def test_a_rank_that_is_killed_or_hangs_ends_rank_0_although_it_only_waits(
     group.until_waiting()
     group.processes[1].send_signal(number)
     assert group.processes[0].wait(timeout=TIMEOUT_S) == 1
-    assert "RankLostError: Rank 0 of 2 lost another one" in group.output(0)
+    assert "RankLostError: Rank 0 of 2 lost rank 1" in group.output(0)
 
 
 def test_a_rank_ends_when_rank_0_is_killed(start: Callable[..., Group]) -> None:
