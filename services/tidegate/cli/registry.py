@@ -26,6 +26,9 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.new:new",
         "Write a folder with a task, an environment or an objective of your own, which trains as it is.",
     ),
+    "doctor": CommandEntry(
+        "tidegate.cli.doctor:doctor", "Look whether this machine or pod is what a run on GPUs needs."
+    ),
     "fork": CommandEntry(
         "tidegate.cli.fork:fork", "Start a new run from a checkpoint of another, with other settings."
     ),

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 import torch
 
+from tidegate.core.doctor import OLDEST_DRIVER
 from tidegate.core.errors import ConfigError
 
 DeviceSetting: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -20,8 +21,6 @@ DeviceSetting: TypeAlias = Literal["auto", "cpu", "cuda"]
 DEVICE_VARIABLE = "TIDEGATE_DEVICE"
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _DRIVER_VERSION = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([0-9]+(?:\.[0-9]+)+)")
-# The oldest driver branch of each CUDA major version (NVIDIA, CUDA compatibility: minor version compatibility).
-_OLDEST_DRIVER = {"11": 450, "12": 525, "13": 580}
 
 
 class CudaState(msgspec.Struct, frozen=True):
@@ -125,7 +124,7 @@ def _fix(cuda: CudaState, setting: str) -> str:
     on_cpu = f"or set {setting} to cpu to train without a GPU"
     if not cuda.torch_cuda:
         return f"use an image with a CUDA build of torch (tidegate-learner-gpu, tidegate-actor-gpu), {on_cpu}"
-    oldest = _OLDEST_DRIVER.get(cuda.torch_cuda.partition(".")[0])
+    oldest = OLDEST_DRIVER.get(cuda.torch_cuda.partition(".")[0])
     if not cuda.driver:
         return (
             "give the process a GPU (in a pod a limit of nvidia.com/gpu, and the node NVIDIA's driver, container"

@@ -1,0 +1,56 @@
+"""The doctor on a machine without GPUs, with real probes."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tests.support.broker import free_port
+from tidegate.cli.doctor import doctor
+from tidegate.launch import machine_probes as probes
+
+
+def run_doctor(capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int, dict[str, dict[str, str]]]:
+    with pytest.raises(typer.Exit) as ended:
+        doctor(json=True, **options)
+    report = json.loads(capsys.readouterr().out)
+    return ended.value.exit_code, {finding["check"]: finding for finding in report["findings"]}
+
+
+@pytest.fixture(autouse=True)
+def small_volume(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes, "VOLUME_BYTES", 2 << 20)
+    monkeypatch.setattr(probes, "PEER_TIMEOUT_S", 0.2)
+
+
+def test_faults_of_this_machine_are_found_and_everything_written_is_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        code, found = run_doctor(
+            capsys,
+            gpus=1,
+            port=taken.getsockname()[1],
+            volume=[tmp_path / "absent"],
+            peer=[f"127.0.0.1:{free_port()}"],
+            model=tmp_path,
+        )
+    assert code == 1
+    failed = {name.partition(" ")[0] for name, finding in found.items() if finding["outcome"] == "fail"}
+    assert {"driver", "devices", "rendezvous_port", "volume", "peer", "model"} <= failed
+    assert all(found[name]["fix"] for name in found if found[name]["outcome"] == "fail")
+    assert not list(tmp_path.iterdir())
+
+
+def test_machine_that_expects_no_gpu_is_healthy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, found = run_doctor(capsys, gpus=0, port=free_port(), volume=[tmp_path])
+    outcomes = {name: finding["outcome"] for name, finding in found.items()}
+    assert outcomes["rendezvous_port"] == "pass"
+    assert outcomes["driver"] == outcomes["model"] == outcomes["plan"] == "skip"
+    assert "MB/s" in found[f"volume {tmp_path}"]["found"]
+    assert not list(tmp_path.iterdir())
