@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tidegate.cli.json_output import write_json
 from tidegate.core import doctor as checks
-from tidegate.core.doctor import Finding
+from tidegate.core.doctor import MachineFinding
 from tidegate.core.errors import TidegateError
 from tidegate.launch import machine_probes as probes
 
@@ -25,7 +25,7 @@ class DoctorReport(msgspec.Struct, frozen=True):
     """What ``--json`` prints."""
 
     healthy: bool
-    findings: list[Finding]
+    findings: list[MachineFinding]
 
 
 def doctor(
@@ -76,7 +76,7 @@ def examine(
     model: Path | None,
     digest: str,
     port: int,
-) -> list[Finding]:
+) -> list[MachineFinding]:
     """Every probe and its check, in the order in which faults explain one another."""
     rdma = probes.probe_rdma()
     found_digest, problem = probes.probe_model(model)
@@ -94,7 +94,7 @@ def examine(
     ]
 
 
-async def _check_peers(addresses: list[str]) -> list[Finding]:
+async def _check_peers(addresses: list[str]) -> list[MachineFinding]:
     problems = await asyncio.gather(*map(probes.probe_address, addresses))
     return [
         checks.check_address(address, problem=problem)
@@ -115,7 +115,7 @@ def _plan_problem(run: Path | None) -> str:
     return ""
 
 
-def render(findings: list[Finding]) -> Table:
+def render(findings: list[MachineFinding]) -> Table:
     """A line a check; the fix below what failed."""
     table = Table.grid(padding=(0, 2))
     for finding in findings:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import grpc
 
-from tidegate.core.doctor import Device, GpuFacts, RdmaFacts, VolumeFacts
+from tidegate.core.doctor import GpuFacts, RdmaFacts, VolumeFacts
 from tidegate.core.errors import TidegateError
 
 PEER_TIMEOUT_S = 5.0
@@ -30,30 +30,14 @@ def probe_gpus() -> GpuFacts:
     """The driver, and what torch finds; without torch only the driver."""
     if importlib.util.find_spec("torch") is None:
         return GpuFacts()
-    import torch
-
-    from tidegate.models.devices import find_cuda
+    from tidegate.models.devices import find_cuda, find_devices
 
     cuda = find_cuda()
-    count = cuda.num_devices
-    devices: list[Device] = []
-    for index in range(count):
-        free_bytes, total_bytes = torch.cuda.mem_get_info(index)
-        devices.append(
-            Device(
-                name=torch.cuda.get_device_name(index),
-                capability=torch.cuda.get_device_capability(index),
-                total_bytes=total_bytes,
-                free_bytes=free_bytes,
-                peers=tuple(
-                    other
-                    for other in range(count)
-                    if other != index and torch.cuda.can_device_access_peer(index, other)
-                ),
-            )
-        )
     return GpuFacts(
-        driver=cuda.driver, torch=str(torch.__version__), torch_cuda=cuda.torch_cuda, devices=tuple(devices)
+        driver=cuda.driver,
+        torch=cuda.torch,
+        torch_cuda=cuda.torch_cuda,
+        devices=find_devices(cuda.num_devices),
     )
 
 

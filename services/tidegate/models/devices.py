@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 import msgspec
 import torch
 
-from tidegate.core.doctor import OLDEST_DRIVER
+from tidegate.core.doctor import OLDEST_DRIVER, Device
 from tidegate.core.errors import ConfigError
 
 DeviceSetting: TypeAlias = Literal["auto", "cpu", "cuda"]
@@ -28,7 +28,7 @@ class CudaState(msgspec.Struct, frozen=True):
 
     ``num_devices``: that torch can use. ``torch_cuda``: the version that torch is built for; empty for a build without
     CUDA. ``driver``: the version of NVIDIA's kernel driver; empty if none is loaded. ``warning``: torch's reason for
-    finding none.
+    finding none. ``torch``: its version.
     """
 
     num_devices: int
@@ -36,6 +36,7 @@ class CudaState(msgspec.Struct, frozen=True):
     torch_cuda: str = ""
     driver: str = ""
     warning: str = ""
+    torch: str = ""
 
 
 class ChosenDevice(msgspec.Struct, frozen=True):
@@ -60,10 +61,29 @@ def find_cuda() -> CudaState:
     return CudaState(
         num_devices=num_devices,
         name=torch.cuda.get_device_name(0) if num_devices else "",
+        torch=str(torch.__version__),
         torch_cuda=torch.version.cuda or "",
         driver=driver_version(_read(_DRIVER_FILE)),
         warning=" ".join(str(each.message).partition("\n")[0] for each in caught),
     )
+
+
+def find_devices(count: int) -> tuple[Device, ...]:
+    """The first ``count`` GPUs, with the memory that is free on each and the others that it reaches."""
+    devices: list[Device] = []
+    for index in range(count):
+        free_bytes, total_bytes = torch.cuda.mem_get_info(index)
+        others = [other for other in range(count) if other != index]
+        devices.append(
+            Device(
+                name=torch.cuda.get_device_name(index),
+                capability=torch.cuda.get_device_capability(index),
+                total_bytes=total_bytes,
+                free_bytes=free_bytes,
+                peers=tuple(o for o in others if torch.cuda.can_device_access_peer(index, o)),
+            )
+        )
+    return tuple(devices)
 
 
 def choose_device(

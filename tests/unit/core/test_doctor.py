@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from tidegate.core import doctor as checks
-from tidegate.core.doctor import Device, Finding, GpuFacts, RdmaFacts, VolumeFacts
+from tidegate.core.doctor import Device, GpuFacts, MachineFinding, RdmaFacts, VolumeFacts
 
 H100 = Device("NVIDIA H100", (9, 0), total_bytes=80_000_000_000, free_bytes=79_000_000_000, peers=(0, 1))
 HEALTHY = GpuFacts(driver="580.65.06", torch="2.13.0", torch_cuda="13.0", devices=(H100, H100))
@@ -52,7 +52,7 @@ def test_machine_without_gpus_that_expects_none_skips_with_a_reason() -> None:
     assert all(finding.found for finding in findings)
 
 
-def driver(facts: GpuFacts) -> Finding:
+def driver(facts: GpuFacts) -> MachineFinding:
     return checks.check_driver(facts, wanted_gpus=2)
 
 
@@ -103,7 +103,7 @@ def driver(facts: GpuFacts) -> Finding:
         ),
     ],
 )
-def test_each_fault_is_named_with_its_fix(finding: Finding, named: str, fix: str) -> None:
+def test_each_fault_is_named_with_its_fix(finding: MachineFinding, named: str, fix: str) -> None:
     assert finding.outcome == "fail"
     assert named in finding.found
     assert fix in finding.fix

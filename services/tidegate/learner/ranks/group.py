@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tidegate.core.errors import TidegateError
-from tidegate.learner.ranks.lost_ranks import Board, lost_ranks, named
+from tidegate.learner.ranks.lost_ranks import NoticeBoard, lost_ranks, named
 from tidegate.learner.ranks.membership import Membership
 
 # Large enough that bandwidth and not latency dominates, small enough that its copy is cheap.
@@ -63,7 +63,7 @@ class RankGroup:
         self.device = device
         self.timeout_s = timeout_s
         self.waited_s = 0.0
-        self._board: Board | None = None
+        self._board: NoticeBoard | None = None
         # Of the computation between two exchanges, which the others wait for within ``timeout_s``.
         self._longest_s = 0.0
         self._exchanged_at_s = time.perf_counter()
@@ -171,7 +171,7 @@ class RankGroup:
         )
 
 
-def _board() -> Board:
+def _board() -> NoticeBoard:
     """The store in which the ranks met."""
     return dist.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage] (torch has no public way)
 

@@ -14,7 +14,7 @@ POLL_S = 0.1
 _NOTICED = "tidegate/noticed/"
 
 
-class Board(Protocol):
+class NoticeBoard(Protocol):
     """A key-value store of all ranks; ``torch.distributed.Store`` is one."""
 
     def set(self, key: str, value: str, /) -> None:
@@ -26,7 +26,9 @@ class Board(Protocol):
         ...
 
 
-def lost_ranks(board: Board, *, rank: int, count: int, wait_s: float = NOTICE_WAIT_S) -> tuple[int, ...]:
+def lost_ranks(
+    board: NoticeBoard, *, rank: int, count: int, wait_s: float = NOTICE_WAIT_S
+) -> tuple[int, ...]:
     """The ranks that did not notice the failure within ``wait_s``, in order; rank 0 where the board is gone with it."""
     missing = [other for other in range(count) if other != rank]
     until_s = time.monotonic() + wait_s
