@@ -15,13 +15,19 @@ from tidegate.trajectory_store.reading import LedgerRow
 def table_of_updates(updates: Sequence[dict[str, Any]]) -> Any:
     """A row an update; a column for each quantity of the step log, null where an update has no value."""
     arrow = load_pyarrow("pyarrow")
-    names = dict.fromkeys(chain.from_iterable(updates))
-    # Lists and texts stay what they are; sections, such as the response to lag, are JSON.
-    return arrow.table({name: [_plain(update.get(name)) for update in updates] for name in names})
+    rows = [_flat(update) for update in updates]
+    names = dict.fromkeys(chain.from_iterable(rows))
+    return arrow.table({name: [row.get(name) for row in rows] for name in names})
 
 
-def _plain(value: Any) -> Any:
-    return msgspec.json.encode(value).decode() if isinstance(value, dict) else value
+def _flat(update: dict[str, Any]) -> dict[str, Any]:
+    """One level: the metrics of the trainer beside the others; other sections, such as counts by lag, are JSON."""
+    flat = {**update, **update.get("metrics", {})}
+    flat.pop("metrics", None)
+    return {
+        name: msgspec.json.encode(value).decode() if isinstance(value, dict) else value
+        for name, value in flat.items()
+    }
 
 
 def table_of_ended(pages: Iterator[list[Ended]], *, with_tensors: bool) -> Any:

@@ -220,4 +220,6 @@ def _logprobs_and_entropies(
 
 def _entropies(logprobs_NV: Tensor) -> Tensor:
     # Rounding makes that of a certain choice a little less than none.
-    return -torch.linalg.vecdot(logprobs_NV.exp(), logprobs_NV).clamp_max(0.0)
+    # torch declares no types for vecdot.
+    sums_N = cast("Tensor", torch.linalg.vecdot(logprobs_NV.exp(), logprobs_NV))  # pyright: ignore[reportUnknownMemberType]
+    return -sums_N.clamp(max=0.0)

@@ -129,8 +129,11 @@ def held_tensors(folder: Path, trajectory_id: str) -> dict[str, Array] | None:
             " WHERE trajectory_id = ?",
             (trajectory_id,),
         ).fetchone()
-    held = _tensors(folder, place[:3]) if place is not None else None
-    return held[place[3]] if held is not None else None
+    if place is None:
+        return None
+    frame_index: int = place[3]
+    held = _tensors(folder, place[:3])
+    return None if held is None else held[frame_index]
 
 
 def _first_update_at_s(db: sqlite3.Connection, step: int) -> float | None:

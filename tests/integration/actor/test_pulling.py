@@ -50,7 +50,8 @@ class FlakyWeights:
     def keep(self, snapshot: PolicySnapshot) -> None:
         message, chunks = announce(snapshot, TREE)
         names = [entry.name for entry in message.tensors]
-        self.tensors[snapshot.version.step] = dict(zip(names, chunks, strict=True))
+        read = (bytes(chunk) for chunk in chunks)
+        self.tensors[snapshot.version.step] = dict(zip(names, read, strict=True))
 
     async def PullPolicy(  # gRPC's name
         self, request: pb.PullPolicyRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -15,7 +15,7 @@ def test_updates_and_metrics_are_the_step_log(tmp_path: Path) -> None:
     assert [update["step"] for update in run.updates()] == [1, 2, 3]
     metrics = run.metrics()
     assert metrics.column("mean_return").to_pylist() == [0.0, 100.0, 200.0]
-    assert metrics.column("lags").to_pylist() == [[0, 0], [1, 1], [2, 2]]
+    assert metrics.column("by_lag").to_pylist() == ['{"0":2}', '{"1":2}', '{"2":2}']
     assert metrics.column("mean_reward").null_count == 3
 
 

@@ -9,6 +9,7 @@ import msgspec
 import yaml
 
 from tidegate.admission.slo_file import STATE_FILE, read_slos, verdicts_of
+from tidegate.cli.samples import numbers
 from tidegate.cli.step_tail import StepTail
 from tidegate.cli.track.port import Tracker
 from tidegate.cli.up.summary import read_summary
@@ -18,7 +19,7 @@ from tidegate.launch.run_folder import read_record
 from tidegate.runtime.files import replace_file
 
 # Of an update: what places it, and what is no curve.
-NOT_CURVES = frozenset({"at_s", "step", "lineage", "lags", "response", "updates"})
+NOT_CURVES = frozenset({"at_s", "step", "lineage", "by_lag", "response", "updates"})
 
 
 class Cursor(msgspec.Struct):
@@ -116,8 +117,6 @@ class TrackedRun:
 
 
 def numbers_of(values: Mapping[str, Any], *, leave_out: frozenset[str]) -> Iterator[tuple[str, float]]:
-    """The finite numbers of an update or an event, by name."""
-    for name, value in values.items():
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if name not in leave_out and is_number and math.isfinite(value):
-            yield name, float(value)
+    """The finite numbers of an update or an event, by name, also those of its sections."""
+    found = numbers({name: value for name, value in values.items() if name not in leave_out})
+    return ((name, value) for name, value in found.items() if math.isfinite(value))

@@ -26,12 +26,14 @@ def test_run_without_an_update_has_no_curves(tmp_path: Path) -> None:
 
 def test_every_number_is_a_curve_and_nothing_else_is(tmp_path: Path, steps_file: Path) -> None:
     steps_file.write_bytes(
-        line(1, loss=0.5, mean_reward=None, lags=[1], lineage="0-a") + line(2, loss=0.25, sure=True)
+        line(1, loss=0.5, mean_reward=None, by_lag={"1": 3}, lineage="0-a", metrics={"entropy": 0.75})
+        + line(2, loss=0.25, sure=True)
     )
     curves = Curves(tmp_path)
     assert curves.follow() == 2
     loss = {"step": [1, 2], "at_s": [0.0, 1.0], "env_steps": [10, 20], "value": [0.5, 0.25]}
-    assert curves.answer() == {"loss": loss}
+    entropy = {"step": [1], "at_s": [0.0], "env_steps": [10], "value": [0.75]}
+    assert curves.answer() == {"loss": loss, "entropy": entropy}
 
 
 def test_appended_updates_are_read_once_they_are_whole(tmp_path: Path, steps_file: Path) -> None:
