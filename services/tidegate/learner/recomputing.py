@@ -17,7 +17,7 @@ from tidegate.core.spaces import EnvironmentDescription
 from tidegate.learner.algorithm import find_algorithm
 from tidegate.learner.checkpoint import Checkpoint
 from tidegate.learner.config import LearnerConfig
-from tidegate.learner.device import open_device
+from tidegate.learner.device import find_device
 from tidegate.learner.first_policy import warm_up
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.optim.port import Trainer, TrainerState
@@ -60,7 +60,7 @@ class Recomputer:
         """
         check_recomputable(settings, config)
         torch.set_num_threads(config.threads)
-        device = open_device(config, structlog.get_logger("recomputer")).torch_device()
+        device = find_device(config).torch_device()
         local = open_trainer(TrainerSetting(settings, config, device, description=description))
         self._first: tuple[LanguageModelTrainer, CharLm] | None = None
         if isinstance(local, LanguageModelTrainer) and isinstance(local.model, CharLm):
