@@ -55,8 +55,21 @@ def test_admission_may_do_what_it_declares(*, mode: Mode, deletion_cost: bool, c
         deployments=["t-actor", "t-actor-spot"],
         lease="t-admission-leader",
         run="t" if crd else "",
+        learner="t-learner",
     )
     assert rules_of(render(values=values), "t-admission") == json.loads(msgspec.json.encode(wanted))
+
+
+def test_admission_scales_nothing_where_it_may_not_end_the_run() -> None:
+    without = render(values={"admission.kubernetes.endsRun": False})
+    as_jobset = render(values={"learner.kind": "JobSet"})
+    assert rules_of(as_jobset, "t-admission") == rules_of(without, "t-admission")
+    wanted = rbac.rules(
+        mode="observe", deletion_cost=False, deployments=["t-actor"], lease="t-admission-leader"
+    )
+    assert rules_of(without, "t-admission") == json.loads(msgspec.json.encode(wanted))
+    assert "TIDEGATE_LEARNER" not in environment(own_pods(without)["admission"])
+    assert environment(own_pods(render())["admission"])["TIDEGATE_LEARNER"] == "t-learner"
 
 
 def test_pods_are_patched_only_under_a_policy_that_limits_it() -> None:

@@ -10,7 +10,7 @@ from tests.chart.rendering import CHART, CRD_APIS, ROOT, needs_helm, refusal, re
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import RunId
 from tidegate.core.scaling import ScalingConfig
-from tidegate.launch.targets import parse_target
+from tidegate.core.targets import parse_target
 from tidegate.wire.subjects import MIB, Topology
 
 pytestmark = [pytest.mark.chart, needs_helm]

@@ -17,6 +17,7 @@ from tests.support.broker import free_port
 Json = dict[str, Any]
 NAMESPACE = "rl"
 APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
@@ -54,6 +55,9 @@ class FakeApi:
             },
         )
 
+    def stateful_set(self, name: str, replicas: int) -> None:
+        self.put(f"{SETS}/{name}", {"metadata": {"name": name}, "spec": {"replicas": replicas}})
+
     def pod(self, name: str, **annotations: str) -> None:
         self.put(f"{PODS}/{name}", {"metadata": {"name": name, "labels": LABELS, "annotations": annotations}})
 
@@ -70,7 +74,8 @@ class FakeApi:
     def scale(self, name: str, replicas: int, *, manager: str, seconds_ago: float = 0.0) -> None:
         """As ``kubectl scale`` or an autoscaler does it."""
         at = datetime.fromtimestamp(datetime.now(UTC).timestamp() - seconds_ago, UTC)
-        found = self.objects[f"{APPS}/{name}"]
+        path = next(path for path in (f"{APPS}/{name}", f"{SETS}/{name}") if path in self.objects)
+        found = self.objects[path]
         found["spec"]["replicas"] = replicas
         noted: Json = {
             "manager": manager,
@@ -80,7 +85,7 @@ class FakeApi:
             "fieldsV1": {"f:spec": {"f:replicas": {}}},
         }
         found["metadata"]["managedFields"] = [noted] if self.notes_scalers else []
-        self.put(f"{APPS}/{name}", found)
+        self.put(path, found)
 
     def put(self, path: str, body: Json) -> None:
         self._version += 1
@@ -89,8 +94,8 @@ class FakeApi:
 
     # -- what a test asks ------------------------------------------------------------------------------------------
 
-    def replicas(self, name: str) -> int:
-        return self.objects[f"{APPS}/{name}"]["spec"]["replicas"]
+    def replicas(self, name: str, *, kind: str = APPS) -> int:
+        return self.objects[f"{kind}/{name}"]["spec"]["replicas"]
 
     def annotations(self, pod: str) -> dict[str, str]:
         return self.objects[f"{PODS}/{pod}"]["metadata"]["annotations"]
@@ -123,6 +128,10 @@ class FakeApi:
             case "GET" if path in self.lists:
                 inside = [found for name, found in self.objects.items() if name.rpartition("/")[0] == path]
                 return web.json_response({"items": inside, "metadata": {}})
+            case "GET" if path.endswith("/scale") and path.removesuffix("/scale") in self.objects:
+                found = self.objects[path.removesuffix("/scale")]
+                wanted = {"replicas": found["spec"]["replicas"]} if found["spec"]["replicas"] else {}
+                return web.json_response({"metadata": {"name": found["metadata"]["name"]}, "spec": wanted})
             case "GET" if path in self.objects:
                 return web.json_response(self.objects[path])
             case "POST" if path in self.lists:

@@ -28,6 +28,11 @@ chart renders no `suspend` unless asked to, so that an upgrade undoes neither Ku
 {{- if eq .Values.learner.kind "JobSet" }}true{{ end -}}
 {{- end -}}
 
+{{/* Whether admission scales actors and learner to 0 at the run's target: a JobSet is not scaled. */}}
+{{- define "tidegate.endsRun" -}}
+{{- if and .Values.admission.kubernetes.endsRun (not (include "tidegate.learnerIsJobSet" .)) }}true{{ end -}}
+{{- end -}}
+
 {{- define "tidegate.jobSet" -}}
 {{- $root := .root -}}{{- $pod := .pod -}}{{- $pods := include "tidegate.learnerPods" $root | int -}}
 {{- if not ($root.Capabilities.APIVersions.Has "jobset.x-k8s.io/v1alpha2") -}}

@@ -226,6 +226,9 @@ spec:
         - {name: TIDEGATE_RANK_ACTORS, value: "1"}
         {{- end }}
         - {name: TIDEGATE_LEASE, value: {{ include "tidegate.name" (list $root "admission") }}-leader}
+        {{- if include "tidegate.endsRun" $root }}
+        - {name: TIDEGATE_LEARNER, value: {{ $learner }}}
+        {{- end }}
         {{- if $root.Values.crd.enabled }}
         - {name: TIDEGATE_CRD, value: "1"}
         - {name: TIDEGATE_TRAINING_RUN, value: {{ include "tidegate.fullname" $root }}}

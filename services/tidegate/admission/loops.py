@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tidegate.admission.actor_problems import ActorProblems
+from tidegate.admission.completion import RunCompletion
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.loop_stalls import LoopStalls
 from tidegate.admission.observations import SILENT_AFTER_S, Observations
@@ -26,6 +27,7 @@ from tidegate.admission.state import Decision, StreamBacklog, decide, flow_of, m
 from tidegate.admission.state_file import StateFile
 from tidegate.admission.verifier_problems import VerifierProblems
 from tidegate.catalogue import admission as statistics
+from tidegate.catalogue import process
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.core.admission import RUN_ENDS, Flow, Limits, capacity
 from tidegate.core.balance import Diagnosis, Signals, diagnose
@@ -39,6 +41,8 @@ from tidegate.wire.stats import ServiceStats
 from tidegate.wire.subjects import POOL
 
 TASK_QUEUE = "task_queue"
+# They judge staleness, each by the budget that it has taken over from the run file.
+JUDGES = ("trajectory_store", "learner")
 
 
 class Admission:
@@ -56,6 +60,7 @@ class Admission:
         slos: SloWatch,
         staleness: StalenessController,
         scaling: Scaling,
+        completion: RunCompletion,
     ) -> None:
         """``run_file``: the configured limits, the widest that are ever published."""
         self.context = context
@@ -67,6 +72,7 @@ class Admission:
         self._slos = slos
         self._staleness = staleness
         self.scaling = scaling
+        self.completion = completion
         self._pause = pause_file.read()
         self._seen = Observations(window_s=config.window_s)
         self._problems = ActorProblems()
@@ -94,6 +100,9 @@ class Admission:
             await self._sample_streams()
             flow = self.flow()
             self._staleness.tick(self._seen, flow, now_s=self._now_s())
+            await self.completion.tick(
+                self._seen, flow, now_s=self._now_s(), wall_s=self.context.clock.now_s()
+            )
             decision = self.decision()
             try:
                 await self._act(decision)
@@ -110,20 +119,31 @@ class Admission:
         """The decision in force now."""
         resident = self._seen.latest("trajectory_store", now_s=self._now_s())
         action, overrides = self._staleness.action(), self.scaling.cluster.overrides
+        asked = overrides.max_lag
         return decide(
             self._run_file,
             self._pause,
             resident_bytes=sum(stats.values.get(store_stats.RESIDENT_BYTES, 0.0) for stats in resident),
             resident_bytes_high=self._config.resident_bytes_high,
             group_size=self._group_size,
-            budget=action.max_lag if overrides.max_lag is None else min(action.max_lag, overrides.max_lag),
-            hold=overrides.pause or action.pause,
+            budget=min([action.max_lag, *self._taken_over(), *(() if asked is None else (asked,))]),
+            hold=overrides.pause or self.completion.state.reason() or action.pause,
         )
 
     def declared_pause(self) -> str:
         """Why an operator paused the run, since when and by whom; empty without a declared pause."""
         cluster = self.scaling.cluster
-        return declared_pause(self._pause, others=(cluster.overrides.pause, cluster.zero))
+        complete = self.completion.state.reason()
+        return declared_pause(self._pause, others=(cluster.overrides.pause, complete, cluster.zero))
+
+    def _taken_over(self) -> list[int]:
+        """The budgets of the services that judge: more than the tightest admits would be dropped as stale."""
+        return [
+            int(stats.values[process.BUDGET_MAX_LAG])
+            for service in JUDGES
+            for stats in self.reports(service)
+            if process.BUDGET_MAX_LAG in stats.values
+        ]
 
     def change_run_file(self, limits: Limits) -> None:
         """The run file's limits changed: what is published from now on is inside the new ones."""
@@ -155,7 +175,8 @@ class Admission:
             actor_problem=self._problems.newest(now_s=now_s),
         )
         declared = self.declared_pause()
-        if declared and not limits.paused:  # by 0 actors: admission itself goes on
+        if declared and (not limits.paused or self.completion.state.target):
+            # By 0 actors, while admission itself goes on; or complete, when no learner need report.
             return Diagnosis("idle", explanation(declared), way_out(declared)), signals
         return diagnose(signals), signals
 
@@ -300,7 +321,9 @@ class Admission:
         scaling.tick(
             signals,
             diagnosis,
-            paused=self._pause.paused or bool(scaling.cluster.overrides.pause),
+            paused=self._pause.paused
+            or bool(scaling.cluster.overrides.pause)
+            or bool(self.completion.state.target),
             now_s=self._now_s(),
             wall_s=self.context.clock.now_s(),
         )
@@ -323,7 +346,8 @@ class Admission:
     def _now_s(self) -> float:
         return self.context.clock.monotonic_s()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Save the objectives' budgets and close the files."""
+        await self.completion.close()
         self._samples.close()
         self._slos.close()

@@ -3,6 +3,7 @@
 from functools import partial
 
 from tidegate.admission.broker_watch import BrokerWatch
+from tidegate.admission.completion import RunCompletion
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.external_scaler import ExternalScaler
 from tidegate.admission.kubernetes.main import open_cluster
@@ -24,7 +25,7 @@ PAUSE_FILE = "pause.json"
 async def build(context: ServiceContext, config: AdmissionConfig) -> ServiceParts:
     """Assemble the loops; nothing is decided before the first tick."""
     settings, live = context.settings, context.live
-    live.read_scaling(config.scaling)
+    live.follow_all(scaling=config.scaling, until=settings.until)
     workload = settings.workload
     admission = Admission(
         context,
@@ -45,6 +46,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
             now_s=context.clock.monotonic_s(),
         ),
         scaling=Scaling(config.scaling),
+        completion=RunCompletion(context),
     )
 
     def change() -> None:
@@ -64,7 +66,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
     async def close() -> None:
         if cluster is not None:
             await cluster[1].close()
-        admission.close()
+        await admission.close()
 
     return ServiceParts(
         loops={**loops, "broker": BrokerWatch(context).run},

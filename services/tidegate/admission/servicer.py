@@ -66,6 +66,18 @@ class AdmissionServicer(pb_grpc.AdmissionServiceServicer):
         """The verdict on each objective."""
         return pb.GetSlosResponse(slos=[_message_of(verdict) for verdict in self._admission.slos()])
 
+    async def GetCompletion(
+        self, request: pb.GetCompletionRequest, context: Call
+    ) -> pb.GetCompletionResponse:
+        """Whether the run reached its target, and how far its end is."""
+        completion = self._admission.completion
+        return pb.GetCompletionResponse(
+            targets=[str(target) for target in completion.targets()],
+            reached=completion.state.target,
+            reached_at_s=completion.state.reached_at_s,
+            checkpointed=completion.state.checkpointed,
+        )
+
     def registration(self) -> Registration:
         """How the service's gRPC server registers this servicer."""
         return Registration(pb_grpc.add_AdmissionServiceServicer_to_server, self, NAME)

@@ -104,9 +104,6 @@ COMPUTE_S = Counter(
     exported=METRIC_RANK_TIME.of({ATTR_PHASE: "compute"}),
 )
 
-BUDGET_MAX_LAG = Gauge(
-    "budget_max_lag", "{version}", "The staleness budget by which the learner judges batches.", exported=False
-)
 LAG_LAST_MAX = Gauge("lag_last_max", "{version}", "Largest lag in the newest batch.", exported=False)
 LAG_MEAN = Gauge("lag_mean", "{version}", "Mean lag of the last trained trajectories.", exported=False)
 LAG_P95 = Gauge(

@@ -67,6 +67,12 @@ CALLS_INVALID = Family(
     label=ATTR_RPC_METHOD,
     exported="tidegate.rpc.invalid",
 )
+BUDGET_MAX_LAG = Gauge(
+    "budget_max_lag",
+    "{version}",
+    "The run file's staleness budget, as the service has taken it over.",
+    exported=False,
+)
 SETTINGS_CHANGED = Counter(
     "settings_changed_total",
     "{change}",

@@ -1,4 +1,4 @@
-"""``tidegate await``: wait until a running platform trains or reaches a target, for scripts and ``helm test``."""
+"""``tidegate await``: wait until a running platform trains, reaches a target or is complete, for scripts and Jobs."""
 
 import asyncio
 import time
@@ -12,21 +12,24 @@ from rich.console import Console
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
+from tidegate.cli.queries import channel_to
 from tidegate.core.distributions import parse_duration
-from tidegate.core.errors import NotFoundError, UnavailableError
+from tidegate.core.errors import ConfigError, NotFoundError, UnavailableError
 from tidegate.core.ids import RunId
+from tidegate.core.targets import RunTarget, parse_target
 from tidegate.launch.board import Board
 from tidegate.launch.operator_credential import operator_token
 from tidegate.launch.run_folder import find_folder, read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.stats_subscription import StatsSubscription
 from tidegate.launch.target_check import own_values, reports_of_others
-from tidegate.launch.targets import RunTarget, parse_target
 from tidegate.runtime.instances import REPLICATED
 from tidegate.runtime.rpc import HEALTH_READINESS, ask_health, open_channel
+from tidegate.wire.clients.admission import AdmissionClient, CompletionReport
 
 POLL_S = 0.5
 CALL_TIMEOUT_S = 3.0
+COMPLETION_POLL_S = 2.0
 # Counters that must grow from the first snapshot on: trajectories admitted and trained, versions published.
 GROWING = (queue_stats.ADMITTED, store_stats.TRAINED, learner_stats.VERSION_STEP)
 
@@ -39,15 +42,22 @@ def await_run(
         str,
         typer.Option("--until", help="A target, such as `mean_return>=475` (default: one more update)."),
     ] = "",
+    complete: Annotated[
+        bool,
+        typer.Option("--complete", help="In a cluster: until the run reached its `until` and has ended."),
+    ] = False,
     timeout: Annotated[str, typer.Option("--timeout", help="Fail after this long: 90s, 5m.")] = "5m",
 ) -> None:
     """Wait until every service is ready and the target holds or, without --until, one more update was trained.
 
     With an operator's credential the processes' own counters decide, and not what is on the broker. Exits 0 on success,
-    and 1 after the timeout with the condition that is missing.
+    1 after the timeout with the condition that is missing, and 2 where nothing would ever end the run.
     """
     record = read_record(find_folder(folder))
     console = Console(stderr=True)
+    if complete:
+        asyncio.run(wait_for_end(record, timeout_s=parse_duration(timeout), console=console))
+        return
     asyncio.run(wait_for(record, parse_target(until), timeout_s=parse_duration(timeout), console=console))
 
 
@@ -86,6 +96,52 @@ async def wait_for(record: RunRecord, target: RunTarget, *, timeout_s: float, co
         f"The condition did not hold within {timeout_s:g} s",
         why=status,
         fix="`tidegate explain` names the bottleneck",
+    )
+
+
+async def wait_for_end(record: RunRecord, *, timeout_s: float, console: Console) -> None:
+    """Return once the run is complete: its target held, and the learner wrote its last checkpoint.
+
+    Raises:
+        ConfigError: nothing ends the run.
+        UnavailableError: ``timeout_s`` passed before.
+    """
+    if not record.cluster:
+        raise ConfigError(
+            "`await --complete` is for a run in a cluster",
+            why="on one machine `tidegate up` ends, with exit code 0",
+        )
+    deadline_s = time.monotonic() + timeout_s
+    shown = status = "admission did not answer"
+    async with channel_to(record, "admission") as channel:
+        while time.monotonic() < deadline_s:
+            try:
+                found = await AdmissionClient(channel).completion()
+            except UnavailableError as error:  # while it restarts
+                status = str(error)
+            else:
+                if not found.targets:
+                    raise ConfigError(
+                        "Nothing ends this run",
+                        why="its run file has no `until`, and no TrainingRun has stop.maxVersions",
+                        fix="set run.until by `helm upgrade`, such as version_step>=200",
+                    )
+                status = status_of(found)
+                if status != shown:
+                    console.print(status, highlight=False)
+                    shown = status
+                if found.complete:
+                    return
+            await asyncio.sleep(COMPLETION_POLL_S)
+    raise UnavailableError(f"The run is not complete after {timeout_s:g} s", why=status)
+
+
+def status_of(found: CompletionReport) -> str:
+    """How far the end of the run is, in a line."""
+    if not found.reached:
+        return f"the run works until {' or '.join(found.targets)}"
+    return f"{found.reached} holds" + (
+        ": the run is complete" if found.complete else "; what is in flight is still trained"
     )
 
 

@@ -96,7 +96,7 @@ COMMANDS: dict[str, CommandEntry] = {
     ),
     "await": CommandEntry(
         "tidegate.cli.await_run:await_run",
-        "Wait until a platform is ready, trains, or reaches a target.",
+        "Wait until a platform is ready, trains, reaches a target, or is complete.",
     ),
     "plan": CommandEntry(
         "tidegate.cli.plan.command:plan", "Predict bottleneck, cost and speed-up of a configuration."

@@ -16,11 +16,11 @@ from tidegate.cli.up.screen import LineScreen, LiveScreen, line
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
+from tidegate.core.targets import RunTarget, parse_target
 from tidegate.launch.board import Board, drops
 from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of, pause_of, phase_of
 from tidegate.launch.run_folder import find_folder, is_running, read_plan, read_processes
 from tidegate.launch.stats_subscription import StatsSubscription
-from tidegate.launch.targets import RunTarget, parse_target
 from tidegate.wire.stats import ServiceStats
 
 REFRESH_S = 0.5

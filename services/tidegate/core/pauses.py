@@ -10,6 +10,7 @@ import msgspec
 
 from tidegate.core import hard_sync
 from tidegate.core.admission import RUN_ENDS
+from tidegate.core.completion import COMPLETE
 
 PAUSED = "paused"
 TRAINING_RUN = "the TrainingRun"
@@ -73,6 +74,8 @@ def explanation(reason: str) -> str:
         return f"Admission is {reason}."
     if reason.startswith(ZERO):
         return f"The run is paused: {reason}."
+    if reason.startswith(COMPLETE):
+        return f"{reason[0].upper()}{reason[1:]}."
     return f"Admission is paused: {reason or 'no reason was given'}."
 
 
@@ -82,6 +85,8 @@ def way_out(reason: str) -> str:
         return ""
     if reason.startswith(TRAINING_RUN):
         return "edit the TrainingRun's spec"
+    if reason.startswith(COMPLETE):
+        return "change or remove `until` to go on"
     if reason.startswith(ZERO):
         return "scale the actors to 1 or more"
     return RESUME

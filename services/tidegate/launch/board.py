@@ -8,6 +8,13 @@ from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.catalogue.kinds import Counter, Text
+from tidegate.runtime.evaluations import (
+    ALIASES,
+    NOT_EVALUATED,
+    evaluated_version,
+    is_of_evaluation,
+    version_order,
+)
 from tidegate.runtime.instances import REPLICATED
 from tidegate.wire.stats import ServiceStats
 
@@ -16,10 +23,6 @@ RATE_SNAPSHOTS = 8
 HISTORY_MAX = 2_000
 # Far above any run's processes; a place is never freed, because the report at the end names all of them.
 INSTANCES_MAX = 8_192
-# Short names for statistics in a target.
-ALIASES = {"solved_share": actor_stats.EVALUATION_SOLVED_SHARE}
-EVALUATION = "evaluation_"
-NOT_EVALUATED = (-1, -1)
 
 
 @dataclass(slots=True)
@@ -141,23 +144,6 @@ def _over_lives(instance: _Instance) -> dict[str, float]:
         return newest.values
     lost = {name: value for name, value in instance.before_restart.items() if name.endswith("_total")}
     return lost | {name: value + lost.get(name, 0.0) for name, value in newest.values.items()}
-
-
-def is_of_evaluation(name: str) -> bool:
-    """Whether a statistic is a result of the newest evaluation, and not a counter of all of them."""
-    return name.startswith(EVALUATION) and not name.endswith("_total")
-
-
-def evaluated_version(stats: ServiceStats) -> tuple[int, int]:
-    """The version that an instance evaluated last, in the order of ``version_order``."""
-    return version_order(stats.labels.get(actor_stats.EVALUATION_VERSION, ""))
-
-
-def version_order(text: str) -> tuple[int, int]:
-    """A version's number of its lineage and its step, which order versions by time; any other text comes first."""
-    lineage, _, step = text.rpartition("@")
-    number = lineage.partition("-")[0]
-    return (int(number), int(step)) if number.isdigit() and step.isdigit() else NOT_EVALUATED
 
 
 def drops(values: Mapping[str, float]) -> dict[str, int]:

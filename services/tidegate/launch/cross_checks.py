@@ -6,9 +6,9 @@ from tidegate.actor.engines.registry import find_engine
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConfigError
+from tidegate.core.targets import RunTarget
 from tidegate.launch.q_learning_checks import check_q_learning
 from tidegate.launch.run_plan import RunFile
-from tidegate.launch.targets import RunTarget
 from tidegate.learner.algorithm import AlgorithmName, check_engine, check_memory, check_replay, find_algorithm
 from tidegate.runtime.loading import load
 

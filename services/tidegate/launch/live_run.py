@@ -8,9 +8,9 @@ import msgspec
 from tidegate.catalogue import admission as admission_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import supervisor as supervisor_stats
+from tidegate.core.targets import RunTarget
 from tidegate.launch.board import Board
 from tidegate.launch.run_plan import RunPlan
-from tidegate.launch.targets import RunTarget
 from tidegate.wire.permissions import SUPERVISOR
 
 BROKER = "nats-server"

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import msgspec
+
 from tidegate.admission.config import AdmissionConfig
 from tidegate.core.errors import ConfigError
 from tidegate.launch.cluster import RUN_FILE, is_cluster
@@ -52,7 +54,8 @@ class RunFileSource:
             )
         plan = parse_plan(read_record(self._folder, user=self._user).run_file, source=str(self._path))
         target_of(plan)
-        return live_sections(plan)
+        sections = live_sections(plan)
+        return msgspec.structs.replace(sections, until=plan.file.until if is_cluster(self._folder) else "")
 
     def _look(self) -> tuple[int, int] | None:
         try:

@@ -1,8 +1,8 @@
 """The target of a run, refused where this run can never meet it."""
 
+from tidegate.core.targets import RunTarget, parse_target
 from tidegate.launch.cross_checks import check_target
 from tidegate.launch.run_plan import RunPlan
-from tidegate.launch.targets import RunTarget, parse_target
 
 
 def target_of(plan: RunPlan, *, until: str | None = None) -> RunTarget:

@@ -138,6 +138,7 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
         task_secret_path=os.environ.get(TASK_SECRET_VARIABLE, ""),
         credentials_dir=str(pod_credentials()),
         listen=LISTEN,
+        until=plan.file.until,
         instance=os.environ.get(POD_NAME_VARIABLE, "") if service in REPLICATED else "",
     )
     log_json_lines(service=service, instance=settings.instance or service, run=settings.run)

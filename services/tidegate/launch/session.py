@@ -16,6 +16,7 @@ from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import RunId
+from tidegate.core.targets import RunTarget
 from tidegate.launch.board import Board
 from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of, phase_of, verifier_problem_of
 from tidegate.launch.platform import Platform
@@ -27,7 +28,6 @@ from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.stats_subscription import StatsSubscription
 from tidegate.launch.target_check import TargetCheck
-from tidegate.launch.targets import RunTarget
 from tidegate.launch.time_limit import TimeLimit
 
 TICK_S = 0.25

@@ -12,10 +12,10 @@ import msgspec
 
 from tidegate.catalogue.services import families_of, statistics_of
 from tidegate.core.errors import TidegateError
+from tidegate.core.targets import RunTarget
 from tidegate.launch.board import Board
 from tidegate.launch.run_drain import operator_channel
 from tidegate.launch.run_record import RunRecord
-from tidegate.launch.targets import RunTarget
 from tidegate.wire.clients.lifecycle import LifecycleClient
 from tidegate.wire.stats import ServiceStats
 

@@ -111,7 +111,6 @@ class StepReporter:
         self._slos = [slo for name, slo in slos.items() if name in (*LAG_OBJECTIVES, *AGE_OBJECTIVES)]
         for slo in self._slos:
             self._count_objective(slo, [])
-        self._context.stats.set(statistics.BUDGET_MAX_LAG, float(live.staleness.max_lag))
 
     def progress(self, progress: TrainingProgress) -> None:
         """Report the progress of training, also before the first step of this process."""

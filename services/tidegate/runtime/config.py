@@ -326,6 +326,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trajectory store read; empty: tasks are not signed. ``listen``: host:port to listen on if other services know
     another address (a pod). ``instance``: the name of this instance if no supervisor numbers instances (a pod's name);
     empty: its number. ``files_dir``: the folder of the files that the run file names; empty: the working directory.
+    ``until``: the target at which admission ends the run of a cluster; empty on one machine, where
+    `tidegate up` ends it.
     """
 
     run: RunId
@@ -353,3 +355,4 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     listen: str = ""
     instance: str = ""
     files_dir: str = ""
+    until: str = ""

@@ -1,8 +1,8 @@
 """The sections of a run file that a running service takes over when the file changes (issue 18).
 
-They are the staleness budget, the objectives and the scaling of actors; ``runtime.settings_loop`` looks for a change.
-A service reads them here at each use, or is told by ``on_change``; everything else of the run file is fixed for the
-life of a process (``ServiceContext.settings``).
+They are the staleness budget, the objectives, the scaling of actors and, in a cluster, the target;
+``runtime.settings_loop`` looks for a change. A service reads them here at each use, or is told by ``on_change``;
+everything else of the run file is fixed for the life of a process (``ServiceContext.settings``).
 """
 
 from collections.abc import Callable
@@ -18,11 +18,15 @@ from tidegate.runtime.config import Settings, StalenessConfig
 
 
 class LiveSections(msgspec.Struct, frozen=True):
-    """``staleness``, ``slos``, and ``admission.scaling`` of the run file; the last is None where nothing reads it."""
+    """``staleness``, ``slos``, ``admission.scaling`` and ``until`` of the run file.
+
+    The last two are None where nothing reads them. ``until``: empty on one machine, where `tidegate up` ends the run.
+    """
 
     staleness: StalenessConfig = StalenessConfig()
     slos: SlosConfig = SlosConfig()
     scaling: ScalingConfig | None = None
+    until: str | None = None
 
     def changed_from(self, before: "LiveSections") -> list[str]:
         """The names of the sections that differ."""
@@ -65,9 +69,9 @@ class LiveSettings:
         """The same, as trajectories are judged by it."""
         return StalenessLimits(max_lag=self.staleness.max_lag, max_age_s=self.staleness.max_age_s)
 
-    def read_scaling(self, scaling: ScalingConfig) -> None:
-        """Follow the scaling of actors as well, from what it is at the start."""
-        self.sections = msgspec.structs.replace(self.sections, scaling=scaling)
+    def follow_all(self, *, scaling: ScalingConfig, until: str) -> None:
+        """Follow the scaling of actors and the target as well, from what they are at the start."""
+        self.sections = msgspec.structs.replace(self.sections, scaling=scaling, until=until)
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Call ``callback`` after each change of the sections; it must not fail."""
@@ -76,7 +80,7 @@ class LiveSettings:
     def take(self, sections: LiveSections) -> list[str]:
         """Put ``sections`` in force; returns the names of those that differ, and calls nobody when none does."""
         if self.sections.scaling is None:
-            sections = msgspec.structs.replace(sections, scaling=None)
+            sections = msgspec.structs.replace(sections, scaling=None, until=None)
         changed = sections.changed_from(self.sections)
         if changed:
             self.sections = sections

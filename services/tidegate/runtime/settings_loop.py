@@ -7,7 +7,7 @@ refused with its sentence, counted and logged, and the sections before it stay i
 """
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -22,7 +22,8 @@ EVENT = "settings"
 
 async def follow_settings(context: ServiceContext, *, tells: bool = False) -> None:
     """Look at the file once a period until draining; ``tells``: publish an event for each change."""
-    live, drain = context.live, context.drain
+    live, drain, stats = context.live, context.drain, context.stats
+    stats.set(process.BUDGET_MAX_LAG, float(live.staleness.max_lag))
     if live.source is None:
         await drain.wait()
         return
@@ -33,12 +34,13 @@ async def follow_settings(context: ServiceContext, *, tells: bool = False) -> No
         try:
             changed = live.take(await asyncio.to_thread(live.source.read))
         except TidegateError as error:
-            context.stats.add(process.SETTINGS_REFUSED)
+            stats.add(process.SETTINGS_REFUSED)
             context.log.warning("settings_refused", error=str(error))
             continue
         if not changed:
             continue
-        context.stats.add(process.SETTINGS_CHANGED)
+        stats.add(process.SETTINGS_CHANGED)
+        stats.set(process.BUDGET_MAX_LAG, float(live.staleness.max_lag))
         told = changes(before, live.sections, changed)
         context.log.info("settings_changed", **told)
         if tells:
@@ -53,7 +55,13 @@ def changes(before: LiveSections, now: LiveSections, names: list[str]) -> dict[s
     told: dict[str, Any] = {}
     for name in names:
         old, new = (msgspec.to_builtins(getattr(each, name)) for each in (before, now))
-        told[name] = {
-            key: {"was": old.get(key), "is": value} for key, value in new.items() if value != old.get(key)
-        }
+        if isinstance(new, dict):
+            fields = cast("dict[str, Any]", new)
+            told[name] = {
+                key: {"was": old.get(key), "is": value}
+                for key, value in fields.items()
+                if value != old.get(key)
+            }
+        else:
+            told[name] = {"was": old, "is": new}
     return told

@@ -244,6 +244,55 @@ class GetSlosResponse(_message.Message):
 Global___GetSlosResponse: _TypeAlias = GetSlosResponse  # noqa: Y015
 
 @_typing.final
+class GetCompletionRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCompletionRequest: _TypeAlias = GetCompletionRequest  # noqa: Y015
+
+@_typing.final
+class GetCompletionResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TARGETS_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
+    REACHED_AT_S_FIELD_NUMBER: _builtins.int
+    CHECKPOINTED_FIELD_NUMBER: _builtins.int
+    reached: _builtins.str
+    """The one that held; empty while the run works."""
+    reached_at_s: _builtins.float
+    """Seconds since the epoch; 0 while the run works."""
+    checkpointed: _builtins.bool
+    """The learner wrote its last checkpoint: the run is complete."""
+    @_builtins.property
+    def targets(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The targets that end the run, as text; none: nothing ends it, or it is one machine's, which `tidegate up` ends."""
+
+    def __init__(
+        self,
+        *,
+        targets: _abc.Iterable[_builtins.str] | None = ...,
+        reached: _builtins.str = ...,
+        reached_at_s: _builtins.float = ...,
+        checkpointed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpointed", b"checkpointed", "reached", b"reached", "reached_at_s", b"reached_at_s", "targets", b"targets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetCompletionResponse: _TypeAlias = GetCompletionResponse  # noqa: Y015
+
+@_typing.final
 class SloVerdict(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -55,6 +55,11 @@ class AdmissionServiceStub:
                 request_serializer=tidegate_dot_v1_dot_admission__service__pb2.GetSlosRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_admission__service__pb2.GetSlosResponse.FromString,
                 _registered_method=True)
+        self.GetCompletion = channel.unary_unary(
+                '/tidegate.v1.AdmissionService/GetCompletion',
+                request_serializer=tidegate_dot_v1_dot_admission__service__pb2.GetCompletionRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_admission__service__pb2.GetCompletionResponse.FromString,
+                _registered_method=True)
 
 
 class AdmissionServiceServicer:
@@ -89,6 +94,13 @@ class AdmissionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetCompletion(self, request, context):
+        """Whether the run reached its target, and how far its end is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdmissionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +123,11 @@ def add_AdmissionServiceServicer_to_server(servicer, server):
                     servicer.GetSlos,
                     request_deserializer=tidegate_dot_v1_dot_admission__service__pb2.GetSlosRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_admission__service__pb2.GetSlosResponse.SerializeToString,
+            ),
+            'GetCompletion': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetCompletion,
+                    request_deserializer=tidegate_dot_v1_dot_admission__service__pb2.GetCompletionRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_admission__service__pb2.GetCompletionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +239,33 @@ class AdmissionService:
             '/tidegate.v1.AdmissionService/GetSlos',
             tidegate_dot_v1_dot_admission__service__pb2.GetSlosRequest.SerializeToString,
             tidegate_dot_v1_dot_admission__service__pb2.GetSlosResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetCompletion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidegate.v1.AdmissionService/GetCompletion',
+            tidegate_dot_v1_dot_admission__service__pb2.GetCompletionRequest.SerializeToString,
+            tidegate_dot_v1_dot_admission__service__pb2.GetCompletionResponse.FromString,
             options,
             channel_credentials,
             insecure,

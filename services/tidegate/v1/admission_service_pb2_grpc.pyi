@@ -24,6 +24,8 @@ class AdmissionServiceStub:
     """The bottleneck, the signals it was derived from, and its fix."""
     GetSlos: _aio.UnaryUnaryMultiCallable[_admission_service_pb2.GetSlosRequest, _admission_service_pb2.GetSlosResponse]
     """The state of each objective of the run: budget, burn rates, and its last breach with the cause."""
+    GetCompletion: _aio.UnaryUnaryMultiCallable[_admission_service_pb2.GetCompletionRequest, _admission_service_pb2.GetCompletionResponse]
+    """Whether the run reached its target, and how far its end is."""
 
 class AdmissionServiceServicer(metaclass=_abc_1.ABCMeta):
     """Keeps staleness inside its budget: gathers, decides, publishes limits."""
@@ -59,5 +61,13 @@ class AdmissionServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_admission_service_pb2.GetSlosRequest, _abc.Awaitable[_admission_service_pb2.GetSlosResponse]],
     ) -> _abc.Awaitable[_admission_service_pb2.GetSlosResponse]:
         """The state of each objective of the run: budget, burn rates, and its last breach with the cause."""
+
+    @_abc_1.abstractmethod
+    def GetCompletion(
+        self,
+        request: _admission_service_pb2.GetCompletionRequest,
+        context: _aio.ServicerContext[_admission_service_pb2.GetCompletionRequest, _abc.Awaitable[_admission_service_pb2.GetCompletionResponse]],
+    ) -> _abc.Awaitable[_admission_service_pb2.GetCompletionResponse]:
+        """Whether the run reached its target, and how far its end is."""
 
 def add_AdmissionServiceServicer_to_server(servicer: AdmissionServiceServicer, server: _aio.Server) -> None: ...

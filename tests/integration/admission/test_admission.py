@@ -272,3 +272,24 @@ async def test_a_changed_run_file_is_published_at_once_and_declares_its_objectiv
         assert (bounds["lag_max"], bounds["waste_ratio"]) == (5, 0.5)
         context.live.take(LiveSections(StalenessConfig(max_lag=0), slos, ScalingConfig()))
         await until(lambda: heard[-1].max_lag == 0)
+
+
+async def test_a_wider_budget_is_published_once_the_services_that_judge_have_taken_it_over(
+    make: Callable[[], ServiceContext], heard: list[Limits]
+) -> None:
+    """More than the tightest of them admits would be generated to be dropped: 1,829 of 6,865 on a real cluster."""
+    context = make()
+
+    def judging(service: str, max_lag: int) -> ServiceStats:
+        return ServiceStats(service, service, "ready", 0.0, 0.0, {"budget_max_lag": float(max_lag)})
+
+    async with running(build, CONFIG, context):
+        async with asyncio.timeout(60.0):
+            while not (await client(context).diagnose()).signals["num_learners"]:
+                await send(context, judging("trajectory_store", 1), judging("learner", 1))
+        context.live.take(LiveSections(StalenessConfig(max_lag=5), SlosConfig(), ScalingConfig()))
+        await send(context, judging("learner", 5), judging("trajectory_store", 1))
+        await until(lambda: len(heard) > 4)
+        assert {limits.max_lag for limits in heard} == {1}
+        await send(context, judging("learner", 5), judging("trajectory_store", 5))
+        await until(lambda: heard[-1].max_lag == 5)

@@ -14,9 +14,9 @@ from tidegate.catalogue import learner, task_queue, trajectory_store
 from tidegate.cli.await_run import wait_for
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
+from tidegate.core.targets import RunTarget, parse_target
 from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.run_record import FORMAT, RunRecord
-from tidegate.launch.targets import RunTarget, parse_target
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.drain import Drain

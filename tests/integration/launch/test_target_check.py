@@ -5,10 +5,10 @@ import pytest
 from tests.support.broker import free_port
 from tests.support.call_credentials import SECRET, accepted
 from tidegate.catalogue import learner as statistics
+from tidegate.core.targets import parse_target
 from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.run_record import FORMAT, RunRecord
 from tidegate.launch.target_check import TargetCheck
-from tidegate.launch.targets import parse_target
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle_servicer import LifecycleServicer

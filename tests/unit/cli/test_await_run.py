@@ -1,7 +1,7 @@
 """Conditions of `tidegate await`, and the message about a missing one."""
 
 from tidegate.cli.await_run import check_growth, check_target_reached
-from tidegate.launch.targets import parse_target
+from tidegate.core.targets import parse_target
 
 BEFORE = {"admitted_total": 10.0, "trained_total": 8.0, "version_step": 4.0}
 

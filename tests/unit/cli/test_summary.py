@@ -20,9 +20,9 @@ from tidegate.cli.up.summary import (
     write_summary,
 )
 from tidegate.core.errors import CorruptionError, NotFoundError
+from tidegate.core.targets import parse_target
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.session import CounterReading, EndedBy, RunOutcome, RunSession
-from tidegate.launch.targets import parse_target
 
 OUTCOME = RunOutcome(
     ended_by="target",

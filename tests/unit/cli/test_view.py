@@ -6,10 +6,10 @@ from tidegate.catalogue import admission as admission_stats
 from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.cli.up.screen import line
 from tidegate.cli.up.view import WIDTH_MIN, clock, draw, number, problems_line
+from tidegate.core.targets import parse_target
 from tidegate.launch.board import Board
 from tidegate.launch.live_run import LiveRun
 from tidegate.launch.run_file import read_run_file
-from tidegate.launch.targets import parse_target
 from tidegate.wire.permissions import SUPERVISOR
 from tidegate.wire.stats import ServiceStats
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.errors import ConfigError
+from tidegate.core.targets import parse_target
 from tidegate.launch.cross_checks import check_target
 from tidegate.launch.overrides import apply_overrides, parse_yaml
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_parsing import parse_plan
-from tidegate.launch.targets import parse_target
 from tidegate.learner.algorithm import ALGORITHMS, AlgorithmEntry
 
 RUNS = Path(__file__).parents[3] / "runs"

@@ -15,7 +15,7 @@ from tidegate.admission.config import KubernetesConfig
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.events import ClusterEvent, EventWriter, Regarding
 from tidegate.admission.kubernetes.lease import Election
-from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
+from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod, Scale
 from tidegate.admission.kubernetes.pod_costs import CostPatch, rank
 from tidegate.admission.kubernetes.reporting import StatusReporter
 from tidegate.admission.kubernetes.scalers import KnownScale, conflicting, declared_zero, observe_scale
@@ -31,6 +31,7 @@ from tidegate.admission.scaling import NO_OVERRIDES, ClusterView
 from tidegate.admission.state_file import StateFile
 from tidegate.catalogue import admission as statistics
 from tidegate.catalogue import learner as learner_stats
+from tidegate.core.completion import wanted_replicas
 from tidegate.core.errors import ConflictError, NotFoundError, TidegateError, UnavailableError
 from tidegate.runtime.kubernetes_api import FIELD_MANAGER, Api
 from tidegate.runtime.service import ServiceContext
@@ -74,6 +75,7 @@ class ClusterLoop:
         # Set before the first tick: a suspended run stays suspended until the cluster was read.
         self._overrides = self._overrides_file.read() if access.run else NO_OVERRIDES
         admission.scaling.cluster = ClusterView(overrides=self._overrides)
+        admission.completion.waits_for_run = bool(access.run)
         self._run: TrainingRun | None = None
         self._pods: list[Pod] = []
         self._conflicts: tuple[str, ...] = ()
@@ -119,6 +121,7 @@ class ClusterLoop:
             )
         self._led = leads
         if leads:
+            await self._end_run()
             await self._report()
             await self._attempt("count Events", self._events.flush(now_s=self._now_s(), wall_s=wall_s))
         return self._record_round(leads=leads)
@@ -177,6 +180,9 @@ class ClusterLoop:
             self._record_failure("read the TrainingRun", error)
             return
         self._failures.pop("read the TrainingRun", None)
+        completion = self._admission.completion
+        completion.max_versions = self._run.spec.stop.max_versions if self._run is not None else None
+        completion.waits_for_run = False
         learner = next(iter(self._admission.reports("learner")), None)
         if learner is not None:
             self._step = int(learner.values.get(learner_stats.VERSION_STEP, 0.0))
@@ -269,6 +275,8 @@ class ClusterLoop:
         made, config, cluster = scaling.recommendation, scaling.config, scaling.cluster
         if config.mode != "controller" or made is None or self._conflicts or cluster.replicas is None:
             return
+        if self._admission.completion.state.target:
+            return  # actors end with the run
         old = self._now_s() - cluster.seen_at_s > self._config.sync_s + self._config.deadline_s
         if not self._deployments or old or scaling.decided_at_s < cluster.seen_at_s:
             return
@@ -304,6 +312,38 @@ class ClusterLoop:
         )
         context.log.info("scaled", deployment=name, replicas=wanted, reason=made.reason)
         await self._emit_event("Scaled", f"{target.spec.replicas} to {wanted} actors: {made.reason}")
+
+    async def _end_run(self) -> None:
+        """Scale actors and learner to 0 once the run is complete, and back once its target is another one.
+
+        What they had is on disk before it is written to the cluster.
+        """
+        completion, learner = self._admission.completion, self._access.learner
+        state = completion.state
+        if not learner or not (state.checkpointed or (state.replicas and not state.target)):
+            return
+        path = f"/apis/apps/v1/namespaces/{self._access.namespace}/statefulsets/{learner}/scale"
+        scale = await self._attempt("read the learner's scale", self._api.get(path, Scale))
+        if scale is None or len(self._deployments) != len(self._access.deployments):
+            return
+        found = {each.metadata.name: each.spec.replicas for each in self._deployments}
+        found[learner] = scale.spec.replicas
+        wanted = wanted_replicas(state, found, last=[learner])
+        if state.checkpointed and wanted:
+            kept = state.replicas | {name: found[name] for name in wanted}
+            completion.keep(msgspec.structs.replace(state, replicas=kept))
+        elif not wanted and not state.target:
+            completion.keep(msgspec.structs.replace(state, replicas={}))
+        for name, count in wanted.items():
+            where = path if name == learner else f"{self._path_of(name)}/scale"
+            if name == self._access.deployments[0]:
+                self._set_scale(msgspec.structs.replace(self._scale_seen, writing=count))
+            body = {"spec": {"replicas": count}}
+            if await self._attempt("scale with the run's end", self._patched(where, body)) is None:
+                return
+            why = state.reason() or "its target is another one"
+            self._context.log.info("scaled", workload=name, replicas=count, reason=why)
+            await self._emit_event("Scaled", f"{name}: {found[name]} to {count}: {why}")
 
     async def _write_cost(self, patch: CostPatch) -> bool:
         try:
@@ -357,7 +397,9 @@ class ClusterLoop:
             conflicts=self._conflicts,
             denied=self._failures.get("patch the scale", ""),
             beyond=beyond_run_file(run, self._context.live.staleness.max_lag, scaling.run_file),
-            completed=run is not None and is_completed(run, version_step=self._step or 0),
+            completed=admission.completion.state.checkpointed
+            or (run is not None and is_completed(run, version_step=self._step or 0)),
+            target=admission.completion.state.target,
         )
 
     # -- failures ---------------------------------------------------------------------------------------------------

@@ -59,6 +59,19 @@ class Deployment(msgspec.Struct, frozen=True):
     status: DeploymentStatus = DeploymentStatus()
 
 
+class ScaleSpec(msgspec.Struct, frozen=True):
+    """Absent while it is 0."""
+
+    replicas: int = 0
+
+
+class Scale(msgspec.Struct, frozen=True):
+    """The subresource ``scale`` of ``autoscaling/v1``."""
+
+    metadata: Meta
+    spec: ScaleSpec = ScaleSpec()
+
+
 class Pod(msgspec.Struct, frozen=True):
     """``v1``."""
 

@@ -11,9 +11,19 @@ from tidegate.runtime.kubernetes_api import RbacRule
 
 
 def rules(
-    *, mode: Mode, deletion_cost: bool, deployments: Sequence[str], lease: str, run: str = ""
+    *,
+    mode: Mode,
+    deletion_cost: bool,
+    deployments: Sequence[str],
+    lease: str,
+    run: str = "",
+    learner: str = "",
 ) -> list[RbacRule]:
-    """The rules of one installation. ``run``: the TrainingRun's name, "" without the CRD."""
+    """The rules of one installation.
+
+    ``run``: the TrainingRun's name, "" without the CRD. ``learner``: its StatefulSet, "" where the run does not end by
+    itself.
+    """
     named = tuple(deployments)
     asked = [
         RbacRule(("",), ("pods",), ("list",)),
@@ -23,9 +33,12 @@ def rules(
     ]
     if deletion_cost:
         asked.append(RbacRule(("",), ("pods",), ("patch",)))
+    if mode == "controller" or learner:
+        asked.append(RbacRule(("apps",), ("deployments/scale",), ("patch",), named))
+    if learner:
+        asked.append(RbacRule(("apps",), ("statefulsets/scale",), ("get", "patch"), (learner,)))
     if mode == "controller":
         asked += [
-            RbacRule(("apps",), ("deployments/scale",), ("patch",), named),
             RbacRule(("autoscaling",), ("horizontalpodautoscalers",), ("list",)),
             RbacRule(("keda.sh",), ("scaledobjects",), ("list",)),
         ]

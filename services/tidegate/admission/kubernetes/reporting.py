@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.events import Regarding
 from tidegate.admission.kubernetes.training_run import (
+    COMPLETED,
     GROUP,
     KIND,
     PLURAL,
@@ -56,7 +57,7 @@ class StatusReporter:
                 yield condition.reason, condition.message, True
             elif condition.status != known.status and known.status != "Unknown":
                 named = NAMED.get((name, condition.status))
-                if named is not None:
+                if named is not None and condition.reason != COMPLETED:
                     yield (
                         named[0],
                         condition.message or f"{name} is {condition.status}: {condition.reason}",

@@ -20,6 +20,8 @@ from tidegate.core.slo import Verdict
 GROUP, VERSION, PLURAL, KIND = "tidegate.dev", "v1alpha1", "trainingruns", "TrainingRun"
 LAG_OBJECTIVES = ("lag_p95", "lag_max")
 BROKEN = ("burning", "breached")
+# The condition of a run that ended at its target, and the reason of others that follow from it.
+COMPLETED = "Completed"
 
 
 class RunObjective(msgspec.Struct, frozen=True, rename="camel"):
@@ -88,7 +90,7 @@ class RunSnapshot(msgspec.Struct, frozen=True):
 
     ``replicas`` wanted, None while no Deployment can be read; ``ready`` and ``draining`` pods. ``conflicts``:
     autoscalers of the same Deployment. ``denied``: why the API server denies scaling, "" while it does not. ``beyond``:
-    what the spec asks for and the run file does not allow, a sentence each.
+    what the spec asks for and the run file does not allow, a sentence each. ``target``: that the run reached.
     """
 
     signals: Signals
@@ -109,6 +111,7 @@ class RunSnapshot(msgspec.Struct, frozen=True):
     denied: str = ""
     beyond: tuple[str, ...] = ()
     completed: bool = False
+    target: str = ""
 
 
 def overrides_of(run: TrainingRun | None, *, version_step: int) -> Overrides:
@@ -169,8 +172,12 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
     return [
         _condition(
             "Ready",
-            is_true=working,
-            reason="Working" if working else ("LearnerUnavailable" if not learner else "NoActors"),
+            is_true=working or snapshot.completed,
+            reason=COMPLETED
+            if snapshot.completed
+            else "Working"
+            if working
+            else ("LearnerUnavailable" if not learner else "NoActors"),
         ),
         _staleness(snapshot),
         _condition(
@@ -189,12 +196,22 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
             if signals.publish_lag > limits.max_lag
             else "",
         ),
-        _condition("LearnerAvailable", is_true=learner, reason="Reporting" if learner else "NotReporting"),
+        _condition(
+            "LearnerAvailable",
+            is_true=learner,
+            reason="Reporting" if learner else COMPLETED if snapshot.completed else "NotReporting",
+        ),
         _condition(
             "ActorsAvailable",
             is_true=actors,
-            reason="Reporting" if actors else ("NoActors" if snapshot.replicas == 0 else "NotReporting"),
-            message="scaled to 0: a pause; scale to 1 or more to go on" if snapshot.replicas == 0 else "",
+            reason="Reporting"
+            if actors
+            else COMPLETED
+            if snapshot.completed
+            else ("NoActors" if snapshot.replicas == 0 else "NotReporting"),
+            message="scaled to 0: a pause; scale to 1 or more to go on"
+            if snapshot.replicas == 0 and not snapshot.completed
+            else "",
         ),
         _scaling(snapshot),
         _condition(
@@ -209,7 +226,12 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
             message=limits.reason if limits.paused else "",
         ),
         _condition(
-            "Completed", is_true=snapshot.completed, reason="MaxVersions" if snapshot.completed else "Running"
+            COMPLETED,
+            is_true=snapshot.completed,
+            reason=("TargetReached" if snapshot.target else "MaxVersions")
+            if snapshot.completed
+            else "Running",
+            message=f"{snapshot.target} holds" if snapshot.completed and snapshot.target else "",
         ),
         _condition(
             "Accepted",

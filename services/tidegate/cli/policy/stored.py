@@ -8,7 +8,6 @@ from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import PolicyVersion, RunId
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription
-from tidegate.launch.board import version_order
 from tidegate.launch.forking import CHECKPOINTS
 from tidegate.launch.run_folder import find_folder, read_plan
 from tidegate.launch.run_plan import RunFile
@@ -17,6 +16,7 @@ from tidegate.learner.checkpoint import read as read_checkpoint
 from tidegate.learner.environment_file import read_environment
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
+from tidegate.runtime.evaluations import version_order
 from tidegate.runtime.loading import load
 from tidegate.weight_distribution.reading import VersionsOnDisk
 

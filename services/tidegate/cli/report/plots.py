@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from tidegate.cli.report.data import Points, RunData
 from tidegate.cli.report.figures import bar_chart, line_chart, stacked_chart
 from tidegate.cli.report.plot import Plot
-from tidegate.launch.targets import TargetCondition, parse_target
+from tidegate.core.targets import TargetCondition, parse_target
 
 SECONDS = "seconds since the first admission"
 VERSION = "policy version"

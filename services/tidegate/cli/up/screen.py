@@ -10,8 +10,8 @@ from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.cli.up.view import clock, draw, number, problems_line, slos_line
+from tidegate.core.targets import unknown_statistic_hint
 from tidegate.launch.live_run import PAUSED, TRAINING, LiveRun, pause_of
-from tidegate.launch.targets import unknown_statistic_hint
 
 LINE_PERIOD_S = 5.0
 

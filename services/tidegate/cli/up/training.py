@@ -10,6 +10,7 @@ from tidegate.cli.accounting import accounting_or_error
 from tidegate.cli.up.screen import LineScreen, LiveScreen
 from tidegate.cli.up.summary import SUMMARY_JSON, Summary, render_summary, summarise, write_summary
 from tidegate.core.errors import CorruptionError, TidegateError
+from tidegate.core.targets import RunTarget
 from tidegate.launch import run_folder as folders
 from tidegate.launch import usage
 from tidegate.launch.live_run import Screen
@@ -19,7 +20,6 @@ from tidegate.launch.preparation import prepare_model, write_datasets
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.session import RunSession, run_to_end
-from tidegate.launch.targets import RunTarget
 from tidegate.runtime.loading import load
 
 

@@ -11,16 +11,17 @@ from rich.text import Text
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import admission as admission_stats
 from tidegate.catalogue import learner as learner_stats
+from tidegate.catalogue import process as process_stats
 from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.catalogue.services import DECLARED
 from tidegate.cli.up.chart import bar, block_rows, resample
 from tidegate.cli.up.loop_diagram import draw_loop
+from tidegate.core.targets import unknown_statistic_hint
 from tidegate.launch.board import Board, drops
 from tidegate.launch.live_run import BROKER, TRAINING, LiveRun, disk_problem_of
 from tidegate.launch.services import SERVICES, instances
-from tidegate.launch.targets import unknown_statistic_hint
 from tidegate.wire.permissions import SUPERVISOR
 from tidegate.wire.stats import ServiceStats
 
@@ -157,7 +158,7 @@ def _gradient(row: int, height: int) -> str:
 
 
 def _staleness(live: LiveRun, values: dict[str, float]) -> list[Text]:
-    budget = int(values.get(learner_stats.BUDGET_MAX_LAG, live.plan.file.staleness.max_lag))
+    budget = int(values.get(process_stats.BUDGET_MAX_LAG, live.plan.file.staleness.max_lag))
     worst = values.get(learner_stats.LAG_LAST_MAX, 0.0)
     filled, empty = bar(worst / budget if budget else 0.0, width=24)
     style = GOOD if worst <= budget * 0.75 else WARN if worst <= budget else BAD

@@ -28,6 +28,18 @@ class BottleneckReport(msgspec.Struct, frozen=True):
     problems: list[str] = []
 
 
+class CompletionReport(msgspec.Struct, frozen=True):
+    """How far the end of a run is: the targets that end it, and the one that held.
+
+    ``reached_at_s``: seconds since the epoch. ``complete``: the learner wrote its last checkpoint.
+    """
+
+    targets: list[str]
+    reached: str = ""
+    reached_at_s: float = 0.0
+    complete: bool = False
+
+
 class AdmissionClient:
     """Typed calls to admission."""
 
@@ -65,6 +77,14 @@ class AdmissionClient:
             dict(response.signals),
             response.recommendation,
             list(response.problems),
+        )
+
+    async def completion(self) -> CompletionReport:
+        """The end of a run in a cluster."""
+        with remote_errors(SERVICE):
+            response = await self._stub.GetCompletion(pb.GetCompletionRequest(), timeout=DEADLINE_S)
+        return CompletionReport(
+            list(response.targets), response.reached, response.reached_at_s, response.checkpointed
         )
 
     async def slos(self) -> list[Verdict]:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidegate.core.errors import ConfigError
-from tidegate.launch.targets import RunTarget, TargetCondition, parse_target, unknown_statistic_hint
+from tidegate.core.targets import RunTarget, TargetCondition, parse_target, unknown_statistic_hint
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,92 @@
+"""How a run in a cluster ends: its target holds, the loop runs empty, the learner writes a checkpoint, pods go.
+
+Source: issue 18. On one machine `tidegate up` ends the run. In a cluster admission does, in stages that it keeps
+across restarts: it admits nothing more; once the loop is empty it asks for a checkpoint; then actors and learner are
+scaled to 0. A target that is changed or removed afterwards ends the completion: what was scaled to 0 gets its number
+back.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tidegate.core.targets import RunTarget
+
+COMPLETE = "the run is complete"
+# The loop is empty once nothing runs, no update is in progress, and no version was published for this long.
+QUIET_S = 10.0
+# A rollout or an update that takes longer than this does not delay the end: its work is lost, and no other.
+FINISH_S_MAX = 1800.0
+
+
+class RunEnd(msgspec.Struct, frozen=True):
+    """What admission knows of the end of the run; times in seconds since the epoch.
+
+    ``target``: as the run file has it, once it held; empty while the run works. ``quiet_since_s``: since when the loop
+    has been empty, as far as it is known; ``step``: of the newest version by then. ``checkpointed``: the learner wrote
+    its last checkpoint. ``replicas``: of what was scaled to 0, by name, to be restored.
+    """
+
+    target: str = ""
+    reached_at_s: float = 0.0
+    quiet_since_s: float = 0.0
+    step: float = -1.0
+    checkpointed: bool = False
+    replicas: dict[str, int] = {}
+
+    def reason(self) -> str:
+        """Why admission is paused; empty while the run works."""
+        return f"{COMPLETE}: {self.target} holds" if self.target else ""
+
+
+class LoopState(msgspec.Struct, frozen=True):
+    """``running`` rollouts, the ``step`` of the newest version (None: unknown), whether an update is in progress."""
+
+    running: int
+    step: float | None
+    updating: bool
+
+
+def advance(
+    before: RunEnd,
+    targets: Sequence[RunTarget],
+    values: Mapping[str, float],
+    loop: LoopState,
+    *,
+    now_s: float,
+) -> RunEnd:
+    """The completion one tick later. ``targets``: each ends the run. ``values``: statistics by name."""
+    replace = msgspec.structs.replace
+    if before.target and before.target not in map(str, targets):
+        before = RunEnd(replicas=before.replicas)
+    if not before.target:
+        reached = next((target for target in targets if target.reached(values)), None)
+        if reached is None:
+            return before
+        return replace(before, target=str(reached), reached_at_s=now_s, quiet_since_s=now_s)
+    if before.checkpointed:
+        return before
+    step = before.step if loop.step is None else loop.step
+    busy = loop.running > 0 or loop.updating or step != before.step
+    return replace(before, step=step, quiet_since_s=now_s if busy else before.quiet_since_s)
+
+
+def is_empty(completion: RunEnd, *, now_s: float) -> bool:
+    """Whether the last checkpoint is due: the target holds and the loop ran empty, or had its time."""
+    if not completion.target or completion.checkpointed:
+        return False
+    return now_s - completion.quiet_since_s >= QUIET_S or now_s - completion.reached_at_s >= FINISH_S_MAX
+
+
+def wanted_replicas(completion: RunEnd, found: Mapping[str, int], *, last: Sequence[str]) -> dict[str, int]:
+    """What to scale now, by name: all but ``last`` to 0 and then those, or back to what they had.
+
+    ``found``: the numbers that are wanted at the moment. A number that somebody set since is not replaced by an old
+    one.
+    """
+    if completion.checkpointed:
+        first = {name: 0 for name, count in found.items() if count and name not in last}
+        return first or {name: 0 for name, count in found.items() if count}
+    if completion.target:
+        return {}
+    return {name: count for name, count in completion.replicas.items() if found.get(name) == 0}
