@@ -131,4 +131,9 @@ def test_no_step_of_a_publication_or_a_checkpoint_keeps_other_threads_from_runni
 def test_measure_of_the_other_threads_finds_a_call_that_lets_none_run() -> None:
     whole = large_policy()["layer.0"]
     copies: list[bytes] = []
-    assert longest_hold_cpu_s(lambda: copies.extend([b"".join([whole.data] * 8)])) > HOLD_MAX_S
+
+    def hold() -> None:
+        copies[:] = [b"".join([whole.data] * 8)]
+
+    # Beside other work the thread that measures may miss one.
+    assert any(longest_hold_cpu_s(hold) > HOLD_MAX_S for _ in range(5))
