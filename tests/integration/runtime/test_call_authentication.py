@@ -174,7 +174,7 @@ async def test_refusal_says_what_was_called_why_not_and_what_to_do(platform: Pla
     ):
         await ask_learner(platform, FixedToken("guess"))
     with pytest.raises(
-        PermissionDeniedError, match=r"called as actor.*only operator may\. use the credential"
+        PermissionDeniedError, match=r"called as actor.*only admission and operator may\. use the credential"
     ):
         await ask_learner(platform, token_of("actor"))
 
