@@ -11,7 +11,7 @@ TICK_S = 0.002
 def longest_hold_cpu_s(call: Callable[[], object]) -> float:
     """The longest CPU time of the process in which another thread could not run, in the best of several attempts.
 
-    By CPU time, because on a busy machine the other thread also waits while nobody of this process runs.
+    By CPU time, because on a busy machine the other thread also waits while no thread of this process runs.
     """
     return min(_longest_hold(call) for _ in range(ATTEMPTS))
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from tidegate.catalogue import process
 from tidegate.wire.stats import ServiceStats
 
-# Below it nobody is harmed: heartbeats and liveness probes have seconds.
+# Below it a stall does no harm: heartbeats and liveness probes have seconds.
 WORTH_SAYING_S = 0.5
 
 

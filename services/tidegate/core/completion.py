@@ -81,8 +81,7 @@ def is_empty(completion: RunEnd, *, now_s: float) -> bool:
 def wanted_replicas(completion: RunEnd, found: Mapping[str, int], *, last: Sequence[str]) -> dict[str, int]:
     """What to scale now, by name: all but ``last`` to 0 and then those, or back to what they had.
 
-    ``found``: the numbers that are wanted at the moment. A number that somebody set since is not replaced by an old
-    one.
+    ``found``: the numbers that are wanted at the moment. A number that was set since is not replaced by an old one.
     """
     if completion.checkpointed:
         first = {name: 0 for name, count in found.items() if count and name not in last}

@@ -1,4 +1,4 @@
-"""Files that somebody else replaces while a service runs: a kubelet writes a changed Secret into its pod."""
+"""Files that another program replaces while a service runs: a kubelet writes a changed Secret into its pod."""
 
 import time
 from collections.abc import Callable

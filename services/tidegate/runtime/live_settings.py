@@ -78,7 +78,7 @@ class LiveSettings:
         self._callbacks.append(callback)
 
     def take(self, sections: LiveSections) -> list[str]:
-        """Put ``sections`` in force; returns the names of those that differ, and calls nobody when none does."""
+        """Put ``sections`` in force; returns the names of those that differ, and makes no callback when none does."""
         if self.sections.scaling is None:
             sections = msgspec.structs.replace(sections, scaling=None, until=None)
         changed = sections.changed_from(self.sections)

@@ -36,7 +36,7 @@ class PreviousSecret(msgspec.Struct, frozen=True):
 
 
 class TaskSecrets(msgspec.Struct, frozen=True):
-    """The content of the file. ``following``: empty in a file that nobody rotates."""
+    """The content of the file. ``following``: empty in a file that is not rotated."""
 
     current: str
     following: str = ""

@@ -91,4 +91,4 @@ async def test_late_answer_reaches_no_other_request(client: Client) -> None:
 
 async def test_request_without_a_subscriber_fails_at_once(client: Client) -> None:
     with pytest.raises(NoRespondersError):
-        await Replies(client, BusFailures()).request("nobody", b"x", headers={}, timeout_s=60.0)
+        await Replies(client, BusFailures()).request("unanswered", b"x", headers={}, timeout_s=60.0)

@@ -30,7 +30,7 @@ def test_worst_instance_is_named_with_the_function_also_after_it_was_replaced() 
     assert "event_loop_stalled" in sentence
 
 
-def test_nothing_is_said_of_stalls_that_harm_nobody() -> None:
+def test_harmless_stalls_are_not_reported() -> None:
     stalls = LoopStalls()
     assert stalls.sentence() == ""
     stalls.receive(report("learner", 0.2, "tidegate.learner.loops.Learner._step:3"))

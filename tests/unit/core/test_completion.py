@@ -63,7 +63,7 @@ def test_actors_end_before_the_learner_and_nothing_ends_before_the_checkpoint() 
     assert wanted_replicas(DONE, {"t-actor": 0, "t-learner": 0}, last=["t-learner"]) == {}
 
 
-def test_another_target_restores_what_was_scaled_to_zero_and_no_number_that_somebody_set() -> None:
+def test_another_target_restores_what_was_scaled_to_zero_and_no_number_set_since() -> None:
     state = msgspec.structs.replace(DONE, replicas={"t-actor": 3, "t-learner": 1})
     further = parse_target("version_step>=40")
     for targets in ([], [further]):

@@ -3,7 +3,7 @@
 Usage: ``python -m tidegate.environment.own_code.child REFERENCE_JSON WORKER_PID MEMORY_BYTES``. Questions come on
 standard input and answers leave on standard output, as frames; both are moved away before the code is loaded, which
 then reads nothing and prints to standard error. Episodes of conversations are kept until their end; the worker closes
-those that nobody continues.
+those that are not continued.
 """
 
 import faulthandler

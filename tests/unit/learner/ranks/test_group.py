@@ -56,10 +56,10 @@ def test_lost_ranks_are_named(ranks: tuple[int, ...], text: str) -> None:
 
 
 class EmptyBoard:
-    """A store in which nobody else notices."""
+    """A store that holds no reports of other ranks."""
 
     def set(self, key: str, value: str, /) -> None:
-        """Kept by nobody."""
+        """Discarded."""
 
     def check(self, keys: list[str], /) -> bool:
         return False
@@ -67,7 +67,7 @@ class EmptyBoard:
 
 @pytest.fixture
 def nccl(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A process group of which the test sees how it was made; nobody else is in it."""
+    """A process group of which the test sees how it was made; it has no other member."""
     made: dict[str, Any] = {}
 
     def init_process_group(**settings: Any) -> None:
