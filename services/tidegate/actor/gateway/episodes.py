@@ -7,7 +7,6 @@ runner calls however an episode ends.
 
 import asyncio
 import hashlib
-import hmac
 import secrets
 from collections import OrderedDict, deque
 from collections.abc import Generator, Sequence
@@ -21,6 +20,7 @@ from tidegate.actor.gateway.responses_api import RememberedResponse
 from tidegate.actor.gateway.rewards import Reward
 from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
 from tidegate.core.records import Task, ToolCall
+from tidegate.runtime.bearer import same_secret
 from tidegate.runtime.clock import Clock
 
 KEY_PREFIX = "tg"
@@ -247,11 +247,6 @@ def _opened(episode: AgentEpisode | None, key: str, wanted: str) -> AgentEpisode
     if episode is None or not fits or episode.ended.is_set():
         raise KeyRefusedError("This key opens no episode", why="it is wrong, or its episode has ended")
     return episode
-
-
-def same_secret(given: str, wanted: str) -> bool:
-    """Whether two secrets are equal, compared in constant time."""
-    return hmac.compare_digest(given.encode(errors="replace"), wanted.encode())
 
 
 def derived_seed(*parts: object) -> int:

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable, same_secret
+from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable
 from tidegate.actor.gateway.errors import (
     KeyRefusedError,
     RefusedCallError,
@@ -59,6 +59,7 @@ from tidegate.core.errors import (
     PayloadTooLargeError,
     TidegateError,
 )
+from tidegate.runtime.bearer import bearer_token, same_secret
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.stats_board import StatsBoard
 
@@ -66,7 +67,6 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # Name of the policy where the run file lists no models.
 MODEL = "policy"
-BEARER = "bearer "
 # Seconds for answers in flight once the server closes; the runner has ended their episodes before.
 SHUTDOWN_S = 1.0
 
@@ -340,5 +340,4 @@ def reward_url(base: str, episode: AgentEpisode) -> str:
 
 
 def _bearer(http: web.Request) -> str:
-    header = http.headers.get("Authorization", "")
-    return header[len(BEARER) :].strip() if header.lower().startswith(BEARER) else ""
+    return bearer_token(http.headers.get("Authorization", "")) or ""

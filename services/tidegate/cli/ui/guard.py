@@ -1,11 +1,11 @@
 """Who may read the page: decisions on a request's host and token, and the headers of every answer."""
 
-import hmac
 import ipaddress
 from collections.abc import Mapping
 
+from tidegate.runtime.bearer import bearer_token, same_secret
+
 COOKIE = "tidegate_ui"
-BEARER = "bearer "
 # Scripts and data come from this server alone. Plotly sets styles from its script, which only this form allows.
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
@@ -43,11 +43,5 @@ def token_is_right(token: str, headers: Mapping[str, str], cookies: Mapping[str,
     """Whether a request carries the token, as a bearer token or as the cookie; always true without a token."""
     if not token:
         return True
-    header = headers.get("Authorization", "")
-    given = header[len(BEARER) :] if header.lower().startswith(BEARER) else cookies.get(COOKIE, "")
-    return same_token(given, token)
-
-
-def same_token(given: str, token: str) -> bool:
-    """Compare in a time that does not depend on where they differ."""
-    return hmac.compare_digest(given.encode(), token.encode())
+    given = bearer_token(headers.get("Authorization", ""))
+    return same_secret(cookies.get(COOKIE, "") if given is None else given, token)

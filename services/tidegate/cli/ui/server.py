@@ -17,10 +17,11 @@ from tidegate.catalogue.services import statistics_of
 from tidegate.cli.report.page import STYLE_FILE
 from tidegate.cli.run_list import RunFolders, line_of
 from tidegate.cli.ui.curves import Curves
-from tidegate.cli.ui.guard import COOKIE, HEADERS, host_is_expected, same_token, token_is_right
+from tidegate.cli.ui.guard import COOKIE, HEADERS, host_is_expected, token_is_right
 from tidegate.cli.ui.run_page import STORE_FOLDER, WorkFlowAnswer, facts_of, moment_of
 from tidegate.cli.ui.trajectory_page import tokens_of, trajectory_of
 from tidegate.core.errors import ConfigError, NotFoundError, TidegateError
+from tidegate.runtime.bearer import same_secret
 from tidegate.trajectory_store.browsing import Filter, page_of, updates_of
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -128,7 +129,7 @@ class UiServer:
 
     def _login(self, given: str) -> web.Response:
         """Keep the token in a cookie that no script reads, and take it out of the address."""
-        if not same_token(given, self._token):
+        if not same_secret(given, self._token):
             return self._refusal(401, "That is not the token of this page")
         answer = web.Response(status=303, headers={**HEADERS, "Location": "/"})
         answer.set_cookie(COOKIE, given, httponly=True, samesite="Strict", path="/")
