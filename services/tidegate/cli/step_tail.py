@@ -1,4 +1,4 @@
-"""The learner's step log, followed while it grows."""
+"""The learner's step log, followed while it grows, and the curves in it."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -7,7 +7,16 @@ from typing import Any
 
 import msgspec
 
+from tidegate.cli.samples import numbers
 from tidegate.cli.up.history import STEPS_FILE, step_files
+
+# Of an update: what places it in time, and sections that are no curves.
+NOT_CURVES = frozenset({"at_s", "step", "lineage", "by_lag", "response", "updates"})
+
+
+def curves_of(update: dict[str, Any]) -> dict[str, float]:
+    """What of an update is a point of a curve, by name: its numbers, the trainer's metrics among them."""
+    return numbers({name: value for name, value in update.items() if name not in NOT_CURVES})
 
 
 class StepTail:

@@ -13,7 +13,7 @@ from tidegate.actor.evaluation.held_out import SOLVED_REWARD
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
 from tidegate.cli.evaluate.passing import Figures, figures_of
 from tidegate.cli.json_output import write_json
-from tidegate.cli.policy.command import NEWEST, version_of
+from tidegate.cli.policy.command import NEWEST, VersionOption, version_of
 from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
@@ -38,10 +38,7 @@ class SetFigures(msgspec.Struct, frozen=True):
 def evaluate(
     run: RunArgument = None,
     folder: RunOption = None,
-    version: Annotated[
-        str,
-        typer.Option(help="Version, such as 0-3fa2@40; a checkpoint or weight distribution must hold it."),
-    ] = NEWEST,
+    version: VersionOption = NEWEST,
     data: Annotated[
         list[Path] | None,
         typer.Option(

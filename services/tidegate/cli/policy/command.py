@@ -14,15 +14,16 @@ from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PolicyVersion, parse_version
 
 NEWEST = "newest"
+VersionOption = Annotated[
+    str,
+    typer.Option(help="Version, such as 0-3fa2@40; a checkpoint or weight distribution must hold it."),
+]
 
 
 def policy(
     run: RunArgument = None,
     folder: RunOption = None,
-    version: Annotated[
-        str,
-        typer.Option(help="Version, such as 0-3fa2@40; a checkpoint or weight distribution must hold it."),
-    ] = NEWEST,
+    version: VersionOption = NEWEST,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="File to write: name.onnx or name.safetensors.")
     ] = Path("policy.safetensors"),

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from tidegate.cli.json_output import write_json
-from tidegate.cli.policy.command import NEWEST, version_of
+from tidegate.cli.policy.command import NEWEST, VersionOption, version_of
 from tidegate.cli.policy.greedy_play import play as play_policy
 from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
 from tidegate.cli.policy.video import check_video, video_at
@@ -21,10 +21,7 @@ from tidegate.vector_envs.episodes import PlayedEpisode, summarise_returns
 def play(
     run: RunArgument = None,
     folder: RunOption = None,
-    version: Annotated[
-        str,
-        typer.Option(help="Version, such as 0-3fa2@40; a checkpoint or weight distribution must hold it."),
-    ] = NEWEST,
+    version: VersionOption = NEWEST,
     episodes: Annotated[int, typer.Option(min=1, max=10_000, help="Whole episodes to play.")] = 5,
     video: Annotated[
         Path | None, typer.Option(help="Write a video of all steps: out.mp4 or out.gif (extra video).")

@@ -1,25 +1,21 @@
 """Follows a run folder into a tracker, and remembers how far it came."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import yaml
 
 from tidegate.admission.slo_file import STATE_FILE, read_slos, verdicts_of
 from tidegate.cli.samples import numbers
-from tidegate.cli.step_tail import StepTail
+from tidegate.cli.step_tail import StepTail, curves_of
 from tidegate.cli.track.port import Tracker
-from tidegate.cli.up.summary import read_summary
+from tidegate.cli.up.summary import SUMMARY_JSON, read_summary
 from tidegate.core.ids import parse_version
 from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_record
 from tidegate.runtime.files import replace_file
-
-# Of an update: what places it, and what is no curve.
-NOT_CURVES = frozenset({"at_s", "step", "lineage", "by_lag", "response", "updates"})
 
 
 class Cursor(msgspec.Struct):
@@ -59,7 +55,7 @@ class TrackedRun:
         for update in self._tail.new()[1]:
             if update["step"] <= self._cursor.last_step:
                 continue
-            values = {f"train/{name}": value for name, value in numbers_of(update, leave_out=NOT_CURVES)}
+            values = finite(curves_of(update), section="train")
             self._tracker.numbers(values, step=update["step"], at_s=update["at_s"])
             self._cursor.last_step = update["step"]
             sent += 1
@@ -81,8 +77,7 @@ class TrackedRun:
         evaluations = list(read_events(self._folder, "evaluation"))
         for event in evaluations[self._cursor.evaluations :]:
             step = parse_version(event["version"]).step
-            named = numbers_of(event, leave_out=frozenset({"at_s"}))
-            values = {f"evaluation/{name}": value for name, value in named}
+            values = finite(numbers({**event, "at_s": None}), section="evaluation")
             self._tracker.numbers(values, step=step, at_s=event["at_s"])
         self._cursor.evaluations = max(len(evaluations), self._cursor.evaluations)
 
@@ -107,7 +102,7 @@ class TrackedRun:
         summary = read_summary(self._folder)
         if summary is None:
             return
-        written_at_s = (self._folder / "summary.json").stat().st_mtime
+        written_at_s = (self._folder / SUMMARY_JSON).stat().st_mtime
         if written_at_s <= self._cursor.ended_at_s:
             return
         told = {name: value for name, value in summary.items() if name != "values"}
@@ -116,7 +111,6 @@ class TrackedRun:
         self._cursor.ended_at_s = written_at_s
 
 
-def numbers_of(values: Mapping[str, Any], *, leave_out: frozenset[str]) -> Iterator[tuple[str, float]]:
-    """The finite numbers of an update or an event, by name, also those of its sections."""
-    found = numbers({name: value for name, value in values.items() if name not in leave_out})
-    return ((name, value) for name, value in found.items() if math.isfinite(value))
+def finite(values: Mapping[str, float], *, section: str) -> dict[str, float]:
+    """The finite ones, under their section."""
+    return {f"{section}/{name}": value for name, value in values.items() if math.isfinite(value)}

@@ -3,16 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from tidegate.cli.samples import numbers
-from tidegate.cli.step_tail import StepTail
+from tidegate.cli.step_tail import StepTail, curves_of
 from tidegate.cli.thinning import thin
 
 # Of a curve that a page receives.
 POINTS_MAX = 800
 # Of a curve in memory, 16 bytes each: beyond it every second point goes, and from then on every second update is kept.
 POINTS_KEPT_MAX = 20_000
-# What places a point, and what has a drawing of its own or means nothing as a curve.
-NOT_CURVES = frozenset({"at_s", "step", "env_steps", "lineage", "by_lag", "response", "updates"})
 
 
 class Curves:
@@ -54,9 +51,9 @@ class Curves:
         self._steps.append(
             (update.get("step", index), update["at_s"] - self._first_at_s, update.get("env_steps", 0))
         )
-        curves = {name: value for name, value in update.items() if name not in NOT_CURVES}
-        for name, value in numbers(curves).items():
-            self._values.setdefault(name, []).append((len(self._steps) - 1, value))
+        for name, value in curves_of(update).items():
+            if name != "env_steps":  # an axis of the others
+                self._values.setdefault(name, []).append((len(self._steps) - 1, value))
         if len(self._steps) >= POINTS_KEPT_MAX:
             self._halve()
 

@@ -64,11 +64,6 @@ class OwnTask:
         """Whether a replay of an episode always gives the same one; true unless the class says otherwise."""
         return bool(getattr(self._object, "deterministic", True))
 
-    @property
-    def has_problems(self) -> bool:
-        """Whether it brings prompts of its own."""
-        return callable(getattr(self._object, "problems", None))
-
     def begin(self, problem: Problem, *, seed: int) -> OwnConversation:
         """An episode about a problem.
 
