@@ -13,10 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.accounting import ledger_path
+from tidegate.cli.policy.command import version_of
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.history import read_steps
 from tidegate.core.errors import NotFoundError
-from tidegate.core.ids import LineageName, PolicyVersion, parse_version
+from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.launch.run_folder import find_folder
 from tidegate.trajectory_store.version_samples import ShownCompletion, samples_of
 
@@ -44,7 +45,8 @@ def samples(
 ) -> None:
     """Print the best, the worst and a random completion of versions, with the parts of their rewards."""
     found = find_folder(named_run(run, folder))
-    wanted = [parse_version(version)] if version else versions_of(read_steps(found))[-last:]
+    chosen = version_of(version) if version else None
+    wanted = [chosen] if chosen is not None else versions_of(read_steps(found))[-last:]
     shown = read_samples_of(found, wanted)
     if not shown:
         raise NotFoundError(

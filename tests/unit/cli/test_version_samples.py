@@ -12,7 +12,7 @@ from tidegate.cli.report.data import read_run
 from tidegate.cli.report.page import render_page
 from tidegate.cli.report.samples_section import VERSIONS_MAX, shown_versions
 from tidegate.cli.version_samples import CHARACTERS_MAX, printable, samples, shortened
-from tidegate.core.errors import NotFoundError
+from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.ids import PolicyVersion
 from tidegate.trajectory_store.version_samples import choose
 
@@ -82,6 +82,12 @@ def test_choice_is_of_distinct_completions(rewards: list[float], chance: int) ->
         assert rewards[places[0]] == max(rewards)
     if len(rewards) > 1:
         assert rewards[places[1]] == min(rewards)
+
+
+def test_text_that_is_no_version_is_refused(tmp_path: Path) -> None:
+    write_completions(tmp_path, GROUP)
+    with pytest.raises(ConfigError, match="--version newest one is no version"):
+        samples(tmp_path, version="newest one")
 
 
 @given(st.integers(0, 100))

@@ -77,7 +77,9 @@ class TrackedRun:
         evaluations = list(read_events(self._folder, "evaluation"))
         for event in evaluations[self._cursor.evaluations :]:
             step = parse_version(event["version"]).step
-            values = finite(numbers({**event, "at_s": None}), section="evaluation")
+            values = finite(
+                numbers({name: event[name] for name in event if name != "at_s"}), section="evaluation"
+            )
             self._tracker.numbers(values, step=step, at_s=event["at_s"])
         self._cursor.evaluations = max(len(evaluations), self._cursor.evaluations)
 
