@@ -24,6 +24,14 @@ EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
 AUTOSCALERS = f"/apis/autoscaling/v2/namespaces/{NAMESPACE}/horizontalpodautoscalers"
 SCALED_OBJECTS = f"/apis/keda.sh/v1alpha1/namespaces/{NAMESPACE}/scaledobjects"
 RUNS = f"/apis/tidegate.dev/v1alpha1/namespaces/{NAMESPACE}/trainingruns"
+_KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: fake
+clusters: [{{name: fake, cluster: {{server: "{server}"}}}}]
+users: [{{name: fake, user: {{token: none}}}}]
+contexts: [{{name: fake, context: {{cluster: fake, user: fake}}}}]
+"""
 LABELS = {"app.kubernetes.io/instance": "t", "app.kubernetes.io/component": "actor"}
 
 
@@ -42,6 +50,11 @@ class FakeApi:
         self._version = 0
         # As the chart makes it: without a holder.
         self.put(f"{LEASES}/t-admission-leader", {"metadata": {"name": "t-admission-leader"}})
+
+    @property
+    def kubeconfig(self) -> str:
+        """The text of a kubeconfig for this server."""
+        return _KUBECONFIG.format(server=f"http://127.0.0.1:{self.port}")
 
     # -- what a test says ------------------------------------------------------------------------------------------
 

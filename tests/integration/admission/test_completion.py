@@ -43,14 +43,6 @@ CONFIG = AdmissionConfig(
     window_s=2.0,
     kubernetes=KubernetesConfig(sync_s=0.05, relist_s=0.1, deadline_s=1.0, backoff_s_max=0.2, status_s=0.2),
 )
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-current-context: fake
-clusters: [{{name: fake, cluster: {{server: "{server}"}}}}]
-users: [{{name: fake, user: {{token: none}}}}]
-contexts: [{{name: fake, context: {{cluster: fake, user: fake}}}}]
-"""
 
 
 class FakeLearner:
@@ -98,7 +90,7 @@ def make(
 ) -> Callable[..., ServiceContext]:
     monkeypatch.setattr(completion, "QUIET_S", 0.2)
     kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(KUBECONFIG.format(server=f"http://127.0.0.1:{api.port}"))
+    kubeconfig.write_text(api.kubeconfig)
     for name, value in {
         "TIDEGATE_KUBERNETES": "1",
         "TIDEGATE_NAMESPACE": "rl",

@@ -34,15 +34,6 @@ SCALING = ScalingConfig(
 )
 CLUSTER = KubernetesConfig(sync_s=0.05, relist_s=0.1, deadline_s=1.0, backoff_s_max=0.2, status_s=0.2)
 
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-current-context: fake
-clusters: [{{name: fake, cluster: {{server: "{server}"}}}}]
-users: [{{name: fake, user: {{token: none}}}}]
-contexts: [{{name: fake, context: {{cluster: fake, user: fake}}}}]
-"""
-
 
 @pytest.fixture
 def api() -> FakeApi:
@@ -56,7 +47,7 @@ def make(
     tmp_path: Path, nats: Broker, bus: Bus, api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[], ServiceContext]:
     kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(KUBECONFIG.format(server=f"http://127.0.0.1:{api.port}"))
+    kubeconfig.write_text(api.kubeconfig)
     for name, value in {
         "TIDEGATE_KUBERNETES": "1",
         "TIDEGATE_RANK_ACTORS": "1",

@@ -3,9 +3,12 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from tests.unit.cli.run_folder import id_of, write_accounting, write_run, write_samples
-from tests.unit.cli.ui.completions import FIRST, LOGPROBS, TOKENS, write_completions
+from tests.unit.cli.run_folder import LINEAGE, id_of, write_accounting, write_run, write_samples
+from tests.unit.cli.ui.completions import LOGPROBS, TOKENS, write_completions
+from tidegate.cli.policy.stored import StoredPolicy
 from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.core.ids import PolicyVersion, RunId
+from tidegate.launch.run_folder import read_plan
 from tidegate.trajectory_store import reading
 
 
@@ -57,7 +60,11 @@ def test_language_model_does_not_act_here(tmp_path: Path) -> None:
     write_completions(tmp_path)
     with pytest.raises(NotFoundError, match="holds no policy"):
         tidegate.Run(tmp_path).policy()
-    assert FIRST
+    record, plan = read_plan(tmp_path)
+    version = PolicyVersion(LINEAGE, 0)
+    stored = StoredPolicy(tmp_path, RunId(record.run_id), version, tensors={}, file=plan.file, base_digest="")
+    with pytest.raises(ConfigError, match="trains a language model"):
+        tidegate.Policy(stored)
 
 
 def test_folder_without_a_run_and_a_wrong_version_are_refused(tmp_path: Path) -> None:
