@@ -13,9 +13,10 @@ TAG ?= 0.1.0
 BIN := .venv/bin
 PATHS := services tests tools benchmarks
 STEP = @printf '\n== %s\n'
-# Processes of pytest: one a core. Each holds torch, so no more than eight.
-WORKERS ?= logical
-PARALLEL := -n $(WORKERS) --maxprocesses=8 --dist worksteal
+# Processes of pytest: one more than there are cores, at most eight, as each holds torch (tests/conftest.py). The tests
+# of `make check` do not wait: one a core.
+WORKERS ?= auto
+PARALLEL := -n $(WORKERS) --dist worksteal
 # What `make test` leaves to `make test-all`.
 LONG := extended or cluster or observability
 # .venv and the checkout keep compiled bytecode, also where the machine's image forbids it: a process that imports torch
@@ -118,7 +119,7 @@ pytest: install-dev ## the tests that ARGS selects, one after the other (ARGS="-
 
 pytest-quick: install-dev
 	$(STEP) "tests: unit and structure, 20 examples a property"
-	@$(BIN)/python -m pytest -q $(PARALLEL) --hypothesis-profile=quick -m "not extended and not slow" tests/unit tests/structure
+	@$(BIN)/python -m pytest -q $(PARALLEL:auto=logical) --maxprocesses=8 --hypothesis-profile=quick -m "not extended and not slow" tests/unit tests/structure
 
 pytest-parallel: install-dev
 	$(STEP) "tests: all but those that start whole platforms"

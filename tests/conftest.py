@@ -43,6 +43,15 @@ gc.disable()
 HANG_GRACE_S = 60.0
 
 
+# Each worker of pytest-xdist holds torch.
+WORKERS_MAX = 8
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Workers for ``-n auto``: one more than there are cores, as the tests of processes wait a third of the time."""
+    return min(WORKERS_MAX, (os.cpu_count() or 1) + 1)
+
+
 def pytest_collection_finish() -> None:
     """Leave modules and collected tests out of every later collection of garbage."""
     gc.freeze()

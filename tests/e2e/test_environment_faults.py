@@ -55,6 +55,7 @@ def test_copies_that_raise_cost_their_episodes_and_no_process(start: Start) -> N
     assert "raised" in screen.rpartition("faults of environments:")[2]
 
 
+@pytest.mark.extended
 def test_copy_that_observes_nan_costs_its_column(start: Start) -> None:
     run = start(*own(NOT_FINITE))
     trained(run, versions=40)
@@ -80,7 +81,7 @@ def test_actor_whose_environment_hangs_is_replaced_and_named(
     assert f"of '{HANGS}' does not return from step: 3 s, in step" in screen
 
 
-@pytest.mark.parametrize("max_running", [2, 6])
+@pytest.mark.parametrize("max_running", [2, pytest.param(6, marks=pytest.mark.extended)])
 def test_environment_that_only_fails_ends_the_run_with_its_cause(start: Start, max_running: int) -> None:
     """However few tasks there are: each crash costs all that the actor held a delivery."""
     room = f"max_running={max_running}"

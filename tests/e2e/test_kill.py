@@ -59,6 +59,7 @@ def assert_every_update_is_recomputed_bit_for_bit(folder: Path) -> None:
     assert replayed["differing"] == {}
 
 
+@pytest.mark.extended
 def test_training_goes_on_however_often_the_actor_with_all_tasks_is_killed(
     start: Callable[..., Run], capsys: pytest.CaptureFixture[str]
 ) -> None:

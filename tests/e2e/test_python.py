@@ -29,6 +29,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
+@pytest.mark.extended
 def test_callback_sees_each_update_and_ends_the_run(tmp_path: Path) -> None:
     steps: list[int] = []
 

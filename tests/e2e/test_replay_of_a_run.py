@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.conftest import ROOT, Run
 from tidegate.cli.accounting import ledger_path
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.extended, pytest.mark.timeout(900)]
 
 TIMEOUT_S = 300.0
 UPDATES = 6

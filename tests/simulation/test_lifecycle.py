@@ -74,14 +74,14 @@ def run(scenario: Scenario, *faults: Any) -> Report:
     return simulate(scenario, faults=dict.fromkeys(faults, 1))
 
 
-@pytest.mark.parametrize("seed", seeds(2, more=2))
+@pytest.mark.parametrize("seed", seeds(1, more=3))
 def test_drains_and_failing_loops_among_all_faults_lose_no_finished_work(seed: int) -> None:
     report = check(simulate(draw_scenario(seed, ticks=TICKS), faults={**FAULTS, drain_one: 15, fail_loop: 8}))
     assert report.faults > 0
     assert report.updates > 0
 
 
-@pytest.mark.parametrize("seed", seeds(2, more=2))
+@pytest.mark.parametrize("seed", seeds(1, more=3))
 def test_drained_actors_finish_their_rollouts_and_no_other_actor_repeats_them(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +187,7 @@ def test_loop_that_ignores_a_drain_is_cancelled_at_the_timeout_and_the_process_e
     assert once.drained_for_s == pytest.approx(DRAIN_TIMEOUT_S, abs=1.5)
 
 
-@pytest.mark.parametrize("seed", seeds(2, more=2))
+@pytest.mark.parametrize("seed", seeds(1, more=3))
 def test_drain_call_ends_a_process_as_sigterm_does(seed: int) -> None:
     once = Once("environment-0")
 
@@ -206,7 +206,7 @@ def test_drain_call_ends_a_process_as_sigterm_does(seed: int) -> None:
     assert once.exit_codes == [0]
 
 
-@pytest.mark.parametrize("seed", seeds(2, more=2))
+@pytest.mark.parametrize("seed", seeds(1, more=3))
 def test_actors_that_drain_while_they_cannot_publish_lose_no_finished_work(seed: int) -> None:
     report = check(run(two_actors(seed), drain_blocked_actor))
     assert report.faults > 3

@@ -65,13 +65,6 @@ def test_text_run_that_cannot_work_is_refused_with_one_line(
     assert printed.out == ""
 
 
-def test_model_is_found_with_its_architecture_and_size(model: Path) -> None:
-    found = check_model(policy_of(model))
-    assert found is not None
-    assert found.architecture == "LlamaForCausalLM"
-    assert found.size_bytes == (model / "model.safetensors").stat().st_size
-
-
 def test_what_the_library_refuses_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no tokenizer that transformers can load"):
         check_model(policy_of(make_folder(tmp_path, tied=True)))
@@ -96,9 +89,14 @@ def test_model_that_the_learner_will_not_hold_is_refused_with_one_line(
     assert printed.err.count("\n") == 1
 
 
-def test_model_that_the_learner_will_hold_is_not_refused(model: Path, tmp_path: Path) -> None:
+def test_model_that_the_learner_will_hold_is_reported_with_its_architecture_and_size(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     room = ["--gpus", "8xL4-24", "--pods", "2", "--memory", "16Gi", "--disk", "1Gi"]
-    assert run(["check", str(run_file_of(model, tmp_path)), *room]) == 0
+    assert run(["check", str(run_file_of(model, tmp_path)), *room, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["model"]
+    assert found["architecture"] == "LlamaForCausalLM"
+    assert found["size_bytes"] == (model / "model.safetensors").stat().st_size
 
 
 def run_file_of(model: Path, folder: Path) -> Path:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.wrong_runs import WRONG_RUNS, write_modules
 from tests.unit.cli.run_folder import write_checkpoints
+from tidegate.cli.app import run
 
 pytestmark = pytest.mark.integration
 RUNS = Path(__file__).parents[3] / "runs"
@@ -45,22 +46,15 @@ SENTENCES = {
 }
 
 
-@pytest.mark.parametrize("command", [("up", "--headless"), ("check",)], ids=lambda command: command[0])
+def overrides(case: str) -> list[str]:
+    return [str(RUNS / "cartpole.yaml"), *(word for each in WRONG_RUNS[case] for word in ("--set", each))]
+
+
 @pytest.mark.parametrize("case", WRONG_RUNS)
-def test_run_that_cannot_work_is_refused_before_it_starts(
-    case: str, command: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_run_that_cannot_work_is_refused_before_it_starts(case: str, tmp_path: Path) -> None:
     write_modules(tmp_path)
-    arguments = [argument for override in WRONG_RUNS[case] for argument in ("--set", override)]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tidegate.cli.main",
-            *command,
-            str(RUNS / "cartpole.yaml"),
-            *arguments,
-        ],
+        [sys.executable, "-m", "tidegate.cli.main", "up", "--headless", *overrides(case)],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -73,6 +67,18 @@ def test_run_that_cannot_work_is_refused_before_it_starts(
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
     assert list(tmp_path.glob(".tidegate/runs/*")) == []
+
+
+@pytest.mark.parametrize("case", WRONG_RUNS)
+def test_check_refuses_what_up_refuses(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_modules(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert run(["check", *overrides(case)]) == 2
+    printed = capsys.readouterr()
+    assert SENTENCES[case] in printed.err.splitlines()[-1]
+    assert printed.out == ""
 
 
 def test_fork_that_cannot_work_is_refused_and_leaves_no_folder(tmp_path: Path) -> None:

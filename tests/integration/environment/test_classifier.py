@@ -102,11 +102,13 @@ async def test_child_that_overran_its_deadline_is_killed(folder: Path) -> None:
     assert classifier._child is None  # pyright: ignore[reportPrivateUsage]  whether it is gone
 
 
+@pytest.mark.extended
 async def test_label_that_the_folder_lacks_is_refused_with_those_that_it_has(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"no label 'fine'.*'bad', 'good'"):
         await Classifier(ClassifierSettings(path=str(folder), label="fine")).start()
 
 
+@pytest.mark.extended
 async def test_folder_whose_weights_are_pickled_is_refused(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.safetensors"))
     torch.save({}, tmp_path / "pytorch_model.bin")

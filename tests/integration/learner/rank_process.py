@@ -1,4 +1,4 @@
-"""One rank of a group as a separate process: ``python -m tests.integration.learner.rank_process SCENARIO KIND DIR``.
+"""One rank of a group, in a process of its own.
 
 Rank 0 leads through the scenario, the others follow. The last line of the output reports how it ended.
 """
@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,12 @@ def batch(kind: str, number: int) -> list[Trajectory]:
     return segments(number, num_segments=2) if kind == "actor_critic" else groups(number, num_groups=5)
 
 
-def main(scenario: str, kind: str, folder: Path) -> None:
+def main(scenario: str, kind: str, folder: Path, output: Path, environment: Mapping[str, str]) -> None:
+    """Be the rank that the environment names, with the output in a file."""
+    os.environ.update(environment)
+    with output.open("wb") as written:
+        for stream in (sys.stdout, sys.stderr):
+            os.dup2(written.fileno(), stream.fileno())
     torch.set_num_threads(1)
     if kind == "language_model":
         torch.set_default_dtype(torch.float64)
@@ -93,7 +99,3 @@ def board() -> StatsBoard:
 def report(text: str) -> None:
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))

@@ -426,5 +426,5 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self.reported[name] in expected.get(row.state, {row.state})
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=num_examples(60), stateful_step_count=40)
+LedgerMachine.TestCase.settings = settings(max_examples=num_examples(30), stateful_step_count=40)
 TestLedgerAgainstAnObviousAccount = LedgerMachine.TestCase

@@ -128,12 +128,13 @@ def test_error_of_nccl_ends_as_a_lost_rank_with_its_name(monkeypatch: pytest.Mon
 def test_gradient_step_near_the_timeout_is_told_with_the_value_to_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    group = open_group(timeout_s=100.0)
     now_s = 1_000.0
+    # Before the group is opened: it reads the clock then, and that of a machine starts at 0 with it.
     monkeypatch.setattr(group_module.time, "perf_counter", lambda: now_s)
+    group = open_group(timeout_s=100.0)
 
     def all_reduce(tensor: object, **settings: object) -> None:
-        """Nobody waits."""
+        """Return at once."""
 
     monkeypatch.setattr(dist, "all_reduce", all_reduce)
     group.add_up([torch.zeros(1)])
