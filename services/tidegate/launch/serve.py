@@ -50,15 +50,7 @@ from tidegate.wire.permissions import user_of
 def main(arguments: list[str]) -> int:
     """Parse the arguments of ``serve`` and run the service; returns the exit code."""
     guard_by_supervisor()
-    parser = argparse.ArgumentParser(prog="tidegate serve", description="Run one service of a run folder.")
-    parser.add_argument("service", choices=list(SERVICES), metavar="SERVICE", help=", ".join(SERVICES))
-    place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("--run-dir", type=Path, metavar="DIR", help="run folder of `tidegate up`")
-    place.add_argument("--cluster", type=Path, metavar="DIR", help="folder with run.yaml and cluster.yaml")
-    parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="with --cluster: folder for the files of this service"
-    )
-    parser.add_argument("--index", type=int, default=0, metavar="N", help="index of the instance, from 0")
+    parser = argument_parser()
     chosen = parser.parse_args(arguments)
     if (chosen.cluster is None) != (chosen.data_dir is None):
         parser.error("--cluster and --data-dir go together")
@@ -70,6 +62,20 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"tidegate serve {chosen.service}: {error}\n")
         write_termination_message(str(error))
         return exit_codes.FAILED if error.retryable else exit_codes.BAD_INPUT
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The arguments of ``tidegate serve``. No typer, which a service process is not to carry."""
+    parser = argparse.ArgumentParser(prog="tidegate serve", description="Run one service of a run folder.")
+    parser.add_argument("service", choices=list(SERVICES), metavar="SERVICE", help=", ".join(SERVICES))
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--run-dir", type=Path, metavar="DIR", help="run folder of `tidegate up`")
+    place.add_argument("--cluster", type=Path, metavar="DIR", help="folder with run.yaml and cluster.yaml")
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="with --cluster: folder for the files of this service"
+    )
+    parser.add_argument("--index", type=int, default=0, metavar="N", help="index of the instance, from 0")
+    return parser
 
 
 def end_process(exit_code: int) -> NoReturn:
