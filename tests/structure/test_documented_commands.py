@@ -28,6 +28,7 @@ from tidegate.cli.registry import COMMANDS
 from tidegate.core.errors import TidegateError
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.serve import argument_parser
+from tidegate.launch.services import SERVICES
 
 CHART = ROOT / "helm" / "tidegate"
 # Of typer's copy of click, whose module is its own.
@@ -96,7 +97,7 @@ def test_settings_of_a_page_are_values_of_the_chart_or_of_a_run_file(page: Path)
         readings = [
             settings,
             {"run": settings},
-            *({"run": {name: settings}} for name in RunFile.__struct_fields__),
+            *({"run": {name: settings}} for name in SERVICES),
         ]
         refused = [schema_problems(merged(values, reading)) for reading in readings]
         assert [] in refused, (block, refused[:2])
