@@ -78,8 +78,12 @@ COMMANDS: dict[str, CommandEntry] = {
     "runs": CommandEntry(
         "tidegate.cli.runs:runs", "List the runs below a folder, and remove old ones (--prune)."
     ),
+    "receipt": CommandEntry(
+        "tidegate.cli.receipt:receipt", "Print what a run trained, took, cost and wasted, by reason."
+    ),
     "track": CommandEntry(
-        "tidegate.cli.track.command:track", "Write a run's curves for an experiment tracker (TensorBoard)."
+        "tidegate.cli.track.command:track",
+        "Write a run's curves for an experiment tracker: TensorBoard, MLflow, W&B, Trackio.",
     ),
     "ui": CommandEntry(
         "tidegate.cli.ui.command:ui", "Serve a page over live and ended runs: curves, lag, every trajectory."

@@ -24,6 +24,7 @@ class RunLine(msgspec.Struct, frozen=True):
     """One line of the list. ``name``: the folder's, which addresses it; ``problem``: why it cannot be read.
 
     ``state``: ``stopped`` is a run that has no summary, because it was killed. ``last_at_s``: of the last update.
+    ``usd`` and ``wasted_share``: of the receipt, once it ended.
     """
 
     name: str
@@ -40,6 +41,8 @@ class RunLine(msgspec.Struct, frozen=True):
     lag_max: int | None = None
     max_lag: int | None = None
     balanced: bool | None = None
+    usd: float | None = None
+    wasted_share: float | None = None
     problem: str = ""
 
 
@@ -94,6 +97,7 @@ def line_of(folder: Path) -> RunLine:
     last = last_update(folder)
     score_name = next((each for each in SCORES if last.get(each) is not None), "")
     audit: dict[str, Any] = (summary or {}).get("audit") or {}
+    receipt: dict[str, Any] = (summary or {}).get("receipt") or {}
     return RunLine(
         name=name,
         run_id=record.run_id,
@@ -109,6 +113,8 @@ def line_of(folder: Path) -> RunLine:
         lag_max=last.get("lag_max"),
         max_lag=plan.file.staleness.max_lag,
         balanced=audit.get("balanced"),
+        usd=receipt.get("usd"),
+        wasted_share=sum(each["share"] for each in receipt["wasted"]) if receipt else None,
     )
 
 

@@ -16,6 +16,7 @@ from tidegate.cli.run_list import RunFolders, RunLine
 from tidegate.cli.up.view import number
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError, FolderInUseError
+from tidegate.core.prices import dollars
 from tidegate.launch.run_folder import RUNS, lock
 
 
@@ -87,6 +88,7 @@ def _remove(folder: Path) -> bool:
 
 
 def _print(lines: Sequence[RunLine]) -> None:
+    has_costs = any(line.usd is not None for line in lines)
     table = Table(box=None, header_style="bright_black", pad_edge=False)
     for name, justify in (
         ("folder", "left"),
@@ -96,15 +98,16 @@ def _print(lines: Sequence[RunLine]) -> None:
         ("updates", "right"),
         ("lag", "right"),
         ("audit", "left"),
+        *([("cost", "right")] if has_costs else []),
         ("started", "left"),
     ):
         table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
     for line in lines:
-        table.add_row(*_row(line))
+        table.add_row(*_row(line, has_costs=has_costs))
     Console().print(table if lines else "There is no run here.", highlight=False)
 
 
-def _row(line: RunLine) -> tuple[str, ...]:
+def _row(line: RunLine, *, has_costs: bool) -> tuple[str, ...]:
     if line.problem:
         return (line.name, "", "unreadable")
     state = f"ended: {line.ended_by}" if line.state == "ended" else line.state
@@ -117,5 +120,6 @@ def _row(line: RunLine) -> tuple[str, ...]:
         f"{line.step:,}",
         "" if line.lag_max is None else f"{line.lag_max} of {line.max_lag}",
         audit,
+        *(["" if line.usd is None else dollars(line.usd)] if has_costs else []),
         time.strftime("%Y-%m-%d %H:%M", time.localtime(line.started_at_s)),
     )

@@ -11,11 +11,11 @@ MILLION = 1e6
 
 
 class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section ``prices`` of the run file. Only `explain` and `plan` use it, to price fixes.
+    """Section ``prices`` of the run file. `explain` and `plan` price fixes with it, `receipt` the run.
 
     Dollars an hour of one actor, one environment worker and one learner replica, in [0, 100,000]. The defaults are
-    examples (a spot machine with a few cores, a small one, a rented accelerator): wrong prices rank fixes wrongly and
-    affect nothing else. 0: hardware that you already own.
+    examples (a spot machine with a few cores, a small one, a rented accelerator): wrong prices rank fixes and price
+    runs wrongly, and affect nothing else. 0: hardware that you already own.
     """
 
     actor_usd_per_h: UsdPerHour = 0.50

@@ -20,6 +20,7 @@ from tidegate.cli.up.summary import (
     write_summary,
 )
 from tidegate.core.errors import CorruptionError, NotFoundError
+from tidegate.core.receipt import Usage
 from tidegate.core.targets import parse_target
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.session import CounterReading, EndedBy, RunOutcome, RunSession
@@ -61,6 +62,8 @@ def summary_of(
         accounting_or_error(folder),
         target_required=target_required,
         report=folder / "report.html",
+        usage=Usage(starts=1, elapsed_s=40.0, cpu_s=15.0),
+        receipt=None,
     )
 
 
@@ -115,7 +118,13 @@ def test_evaluation_has_a_row_of_its_own(tmp_path: Path) -> None:
     outcome = msgspec.structs.replace(OUTCOME, values=values)
     problem = NotFoundError("there is no ledger")
     summary = summarise(
-        session_of(tmp_path), outcome, problem, target_required=True, report=tmp_path / "report.html"
+        session_of(tmp_path),
+        outcome,
+        problem,
+        target_required=True,
+        report=tmp_path / "report.html",
+        usage=Usage(),
+        receipt=None,
     )
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(render_summary(summary))

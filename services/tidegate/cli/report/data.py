@@ -10,12 +10,14 @@ from typing import Any
 import msgspec
 
 from tidegate.cli.accounting import RunAccounting, journal_path, ledger_path, read_accounting
+from tidegate.cli.receipt import read_receipt
 from tidegate.cli.report.samples_section import shown_versions
 from tidegate.cli.samples import numbers, read_samples
 from tidegate.cli.up.history import read_steps
 from tidegate.cli.up.summary import read_summary
 from tidegate.cli.version_samples import VersionSamples, read_samples_of, versions_of
 from tidegate.core.errors import CorruptionError, TidegateError
+from tidegate.core.receipt import Receipt
 from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.run_plan import RunPlan
@@ -53,6 +55,7 @@ class RunData(msgspec.Struct, frozen=True):
     samples: list[tuple[float, dict[str, float]]]
     evaluated: list[dict[str, Any]]
     completions: list[VersionSamples]
+    receipt: Receipt | None
 
     def target(self) -> str:
         """The target of the run, as ``--until`` takes it."""
@@ -119,6 +122,7 @@ def read_run(folder: Path) -> RunData:
         completions=read_samples_of(folder, shown_versions(versions_of(steps)))
         if accounting and plan.file.workload.kind != "segments"
         else [],
+        receipt=read_receipt(folder) if accounting else None,
     )
 
 

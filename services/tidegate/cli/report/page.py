@@ -14,6 +14,7 @@ from tidegate.cli.report.plots import flow_plots, headline_plots
 from tidegate.cli.report.samples_section import samples_section
 from tidegate.cli.report.training_plots import training_plots
 from tidegate.cli.up.view import clock, number
+from tidegate.core.receipt import lines_of_receipt
 
 STYLE_FILE = Path(__file__).with_name("style.css")
 
@@ -30,6 +31,7 @@ def render_page(run: RunData) -> str:
             _plots("Flow and lag", flow_plots(run)),
             _verifiers(run),
             _audit(run),
+            _receipt(run),
             _processes(run),
             _settings(run),
         ]
@@ -192,6 +194,16 @@ def _audit(run: RunData) -> str:
         '<section class="wide"><h2>Audit: journal against ledger</h2>'
         f'<table><tr><th>trajectories</th><th class="number">count</th><th></th></tr>{body}</table>{problems}</section>'
     )
+
+
+def _receipt(run: RunData) -> str:
+    if run.receipt is None:
+        return ""
+    body = "".join(
+        f"<tr><td>{_text(label)}</td><td>{_text(text)}</td></tr>"
+        for label, text in lines_of_receipt(run.receipt)
+    )
+    return f'<section class="wide"><h2>Receipt</h2><table>{body}</table></section>'
 
 
 def _processes(run: RunData) -> str:

@@ -17,6 +17,7 @@ from tidegate.cli.audit import one_line
 from tidegate.cli.up.view import clock, number
 from tidegate.core.audit import Audit
 from tidegate.core.errors import CorruptionError, TidegateError
+from tidegate.core.receipt import Receipt, Usage, cost_line
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.session import RunOutcome, RunSession
 from tidegate.runtime.files import replace_file
@@ -46,6 +47,7 @@ class Summary(msgspec.Struct, frozen=True):
     ``env_steps`` are trained ones, ``generated_steps`` those that actors generated since ``up`` began;
     ``cpu_s`` is of the whole process tree, ``first_gradient_cpu_s`` its part until the first gradient.
     ``verifier_problem``: how many verdicts of verifiers failed, and the most frequent reason; empty without any.
+    ``usage``: of this start and those before it; ``receipt``: of the whole run, None where the ledger cannot be read.
     ``values`` are all statistics at the end.
     """
 
@@ -79,6 +81,8 @@ class Summary(msgspec.Struct, frozen=True):
     report: str
     notes: list[str]
     verifier_problem: str
+    usage: Usage
+    receipt: Receipt | None
     values: dict[str, float]
 
     def to_json(self) -> str:
@@ -93,6 +97,8 @@ def summarise(
     *,
     target_required: bool,
     report: Path,
+    usage: Usage,
+    receipt: Receipt | None,
 ) -> Summary:
     """Summarise a run that ended. ``audited``: its accounting, or why there is none.
 
@@ -142,6 +148,8 @@ def summarise(
         report=str(report),
         notes=notes,
         verifier_problem=outcome.verifier_problem,
+        usage=usage,
+        receipt=receipt,
         values=values,
     )
 
@@ -243,6 +251,8 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
         lag = summary.lag
         rows.append(("lag", f"mean {lag.mean:.2f}, p95 {lag.p95}, max {lag.max} of max_lag {lag.max_lag}"))
     rows.append(("audit", summary.audit_line))
+    if summary.receipt is not None:
+        rows.append(("cost", _cost(summary.receipt)))
     restarts = ", ".join(f"{name} {count}" for name, count in summary.restarts.items())
     rows.append(("restarts", restarts or "none"))
     largest = sorted(summary.memory_peak_mb.items(), key=lambda item: -item[1])
@@ -251,6 +261,10 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
     rows += [("note", note) for note in summary.notes]
     rows.append(("report", summary.report))
     return rows
+
+
+def _cost(receipt: Receipt) -> str:
+    return f"{cost_line(receipt)}; {receipt.wasted_share:.1%} of the {receipt.unit} dropped"
 
 
 def _evaluation(mean: float, values: Mapping[str, float]) -> str:

@@ -7,12 +7,15 @@ from pathlib import Path
 from rich.console import Console
 
 from tidegate.cli.accounting import accounting_or_error
+from tidegate.cli.receipt import read_receipt, usage_of_ended
 from tidegate.cli.up.screen import LineScreen, LiveScreen
 from tidegate.cli.up.summary import SUMMARY_JSON, Summary, render_summary, summarise, write_summary
 from tidegate.core.errors import CorruptionError, TidegateError
+from tidegate.core.receipt import Receipt, Usage
 from tidegate.core.targets import RunTarget
 from tidegate.launch import run_folder as folders
 from tidegate.launch import usage
+from tidegate.launch.gpu_processes import count_gpu_processes
 from tidegate.launch.live_run import Screen
 from tidegate.launch.own_code import record_own_code
 from tidegate.launch.preflight import Preflight
@@ -53,12 +56,19 @@ def train(
         write_datasets(plan, folder / "data")
         outcome = run_to_end(session, _screen(headless=headless or json), preflight)
         accounting = accounting_or_error(folder)
+        taken = usage_of_ended(folder).with_start(
+            elapsed_s=outcome.ended_at_s - session.started_at_s,
+            cpu_s=outcome.cpu_s,
+            num_gpus=count_gpu_processes(folder),
+        )
         summary = summarise(
             session,
             outcome,
             accounting,
             target_required=target_required,
             report=folder / folders.REPORT_HTML,
+            usage=taken,
+            receipt=_receipt(folder, taken),
         )
         _finish(folder, summary, json=json)
     finally:
@@ -66,6 +76,13 @@ def train(
     if isinstance(accounting, CorruptionError):
         raise accounting
     return summary.succeeded
+
+
+def _receipt(folder: Path, taken: Usage) -> Receipt | None:
+    try:
+        return read_receipt(folder, usage=taken)
+    except TidegateError:  # the audit's line says what is wrong with the ledger
+        return None
 
 
 def _screen(*, headless: bool) -> Screen:
