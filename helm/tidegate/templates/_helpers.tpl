@@ -236,6 +236,9 @@ signs tasks with a secret that only the store has as well. */}}
 {{- $_ := set $run "telemetry" (merge (dict "otlp_endpoint" $endpoint) $telemetry) -}}
 {{- end -}}
 {{- end -}}
+{{- if .Values.files.contents -}}
+{{- $_ := set $run "files_dir" .Values.files.mountPath -}}
+{{- end -}}
 {{- if .Values.actor.gateway.enabled -}}
 {{- $_ := include "tidegate.gatewayPort" . -}}
 {{- $_ := set $run.actor "gateway" (merge $run.actor.gateway (dict "host" "0.0.0.0")) -}}
@@ -265,6 +268,7 @@ services' code.
 {{/* What is shared and read by some services alone. */}}
 {{- define "tidegate.readers" -}}
 batch_size: [task_queue, trajectory_store, learner, admission]
+files_dir: [task_queue, actor, environment, learner]
 long_tail: [actor, environment]
 policy: [actor, inference, learner]
 response: [learner, admission]

@@ -162,6 +162,7 @@ spec:
 {{- $sandboxPods := and (eq $service "environment") (ne (include "tidegate.sandboxNamespace" $root) "") -}}
 {{- $image := include "tidegate.ownImage" (list $root (include "tidegate.imageKey" (list $root $service $pod))) -}}
 {{- $learner := include "tidegate.name" (list $root "learner") -}}
+{{- $loads := include "tidegate.loadsFiles" (list $root $service) -}}
 {{- $documents := printf "%s\n%s" (include "tidegate.readAtStart" (list $root $service)) (include "tidegate.clusterDocument" $root) -}}
 metadata:
   labels:
@@ -315,6 +316,9 @@ spec:
         {{- if $reads }}
         {{- include "tidegate.modelMounts" $root | nindent 8 }}
         {{- end }}
+        {{- if $loads }}
+        {{- include "tidegate.filesMount" $root | nindent 8 }}
+        {{- end }}
         {{- with $pod.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -338,6 +342,9 @@ spec:
     {{- end }}
     {{- if $reads }}
     {{- include "tidegate.modelVolumes" $root | nindent 4 }}
+    {{- end }}
+    {{- if $loads }}
+    {{- include "tidegate.filesVolume" (list $root (include "tidegate.filesName" $root)) | nindent 4 }}
     {{- end }}
     {{- with $pod.extraVolumes }}
     {{- toYaml . | nindent 4 }}

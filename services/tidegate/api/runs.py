@@ -15,6 +15,7 @@ from tidegate.cli.up.summary import read_summary
 from tidegate.core.audit import Audit
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import parse_version
+from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, is_running, read_record
 from tidegate.trajectory_store import reading
 from tidegate.trajectory_store.exporting import ended
@@ -34,12 +35,9 @@ class Run:
             ConfigError: it is a run in a cluster, whose files are in its pods.
         """
         self.folder: Path = find_folder(None if folder is None else Path(folder))
-        record = read_record(self.folder)
-        if record.cluster:
-            raise ConfigError(
-                f"Run {record.run_id} keeps its files in a cluster",
-                fix="open a copy of its folders, or use the commands in admission's pod",
-            )
+        record = require_local(
+            read_record(self.folder), otherwise="use the commands of tidegate in admission's pod"
+        )
         self.id: str = record.run_id
 
     def __repr__(self) -> str:

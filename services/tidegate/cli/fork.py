@@ -11,6 +11,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PolicyVersion, parse_version
 from tidegate.launch import run_folder as folders
 from tidegate.launch.beginning import begun
+from tidegate.launch.local_files import require_local
 from tidegate.launch.overrides import apply_overrides
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_target import target_of
@@ -49,7 +50,7 @@ def fork(
     `tidegate up FOLDER/run.yaml --dir FOLDER`.
     """
     parent = folders.find_folder(run)
-    record, _ = folders.read_plan(parent)
+    record = require_local(folders.read_plan(parent)[0])
     plan = parse_plan(apply_overrides(record.run_file, set_ or []), source=str(parent / folders.RUN_JSON))
     target = target_of(plan, until=until)
     limit_s = parse_duration(for_) if for_ is not None else None

@@ -22,6 +22,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "check": CommandEntry(
         "tidegate.cli.check:check", "Check that a run file can work, before anything of it starts."
     ),
+    "chart": CommandEntry(
+        "tidegate.cli.chart:chart",
+        "Write a run file, and the files that it names, as values of the Helm chart.",
+    ),
     "new": CommandEntry(
         "tidegate.cli.new:new",
         "Write a folder with a task, an environment or an objective of your own, which trains as it is.",

@@ -31,7 +31,9 @@ def begun(plan: RunPlan, *, folder: Path) -> Generator[Preflight | None]:
     os.umask(PRIVATE_UMASK)  # of everything that this process and its children write
     workload = plan.file.workload
     preflight = (
-        Preflight.start(workload, plan.file.policy, pass_env=plan.file.pass_env)
+        Preflight.start(
+            workload, plan.file.policy, pass_env=plan.file.pass_env, files_dir=plan.file.files_dir
+        )
         if workload.kind == "segments"
         else None
     )

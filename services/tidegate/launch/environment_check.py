@@ -17,13 +17,15 @@ from tidegate.core.errors import TidegateError
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.launch.guarded import guard_by_supervisor
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
+from tidegate.runtime.own_code.loading import make_importable
 
 
 class EnvironmentQuestion(msgspec.Struct, frozen=True):
-    """The environment to describe, and the policy that must fit it; None for none."""
+    """The environment to describe, and the policy that must fit it; None for none. ``files_dir``: of the run file."""
 
     workload: WorkloadConfig
     policy: PolicyConfig | None
+    files_dir: str = ""
 
 
 class Described(msgspec.Struct, frozen=True, tag="described"):
@@ -50,6 +52,7 @@ def check(question: EnvironmentQuestion) -> Answer:
     from tidegate.models.policies import build_policy
     from tidegate.vector_envs.describing import describe
 
+    make_importable(question.files_dir)
     num_parameters = 0
 
     def build(description: EnvironmentDescription) -> None:

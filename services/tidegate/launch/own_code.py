@@ -12,7 +12,7 @@ from tidegate.environment.verifiers.settings import PythonSettings
 from tidegate.launch.run_plan import RunPlan
 from tidegate.runtime.files import replace_file
 from tidegate.runtime.own_code.digests import digests_of
-from tidegate.runtime.own_code.references import OwnReference, resolve
+from tidegate.runtime.own_code.references import OwnReference, is_reference, resolve
 
 OWN_CODE_JSON = "own_code.json"
 _DIGEST_CHARS_SHOWN = 12
@@ -41,6 +41,10 @@ def own_code_of(plan: RunPlan) -> dict[str, OwnReference]:
     try:
         if file.workload.kind == "text":
             find(setting, own_task_of(file.workload.env, folder=folder))
+        elif is_reference(file.workload.env):
+            # Its name is one of Gymnasium's registry, which only the module itself knows.
+            module, _, name = file.workload.env.rpartition(":")
+            find(setting, OwnReference(file.workload.env, module, name, folder))
         for name, verifier in plan.services["environment"].verifiers.items():
             setting = f"environment.verifiers.{name}"
             if isinstance(verifier, PythonSettings):

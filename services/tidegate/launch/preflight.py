@@ -57,14 +57,21 @@ class Preflight:
 
     @classmethod
     def start(
-        cls, workload: WorkloadConfig, policy: PolicyConfig | None, *, pass_env: tuple[str, ...] = ()
+        cls,
+        workload: WorkloadConfig,
+        policy: PolicyConfig | None,
+        *,
+        pass_env: tuple[str, ...] = (),
+        files_dir: str = "",
     ) -> "Preflight":
         """Start the process; without a policy only the environment is checked.
+
+        ``files_dir``: where its module is looked for besides the working directory.
 
         It is forked where that is safe, so that it does not load again what this process has loaded. It inherits what a
         service of a run does, and the variables ``pass_env``.
         """
-        question = EnvironmentQuestion(workload, policy)
+        question = EnvironmentQuestion(workload, policy, files_dir)
         # A file instead of a pipe: a full pipe that is not read blocks its writer.
         printed = TemporaryFile()  # noqa: SIM115 (closed by ``close``)
         answers, theirs = os.pipe()
@@ -124,13 +131,15 @@ class Preflight:
         return found
 
 
-async def check_environment(workload: WorkloadConfig, policy: PolicyConfig | None) -> Described:
-    """Start a check and wait for it.
+async def check_environment(
+    workload: WorkloadConfig, policy: PolicyConfig | None, *, files_dir: str = ""
+) -> Described:
+    """Start a check and wait for it; ``files_dir``: as for ``Preflight.start``.
 
     Raises:
         PreflightError: as ``Preflight.result``.
     """
-    preflight = Preflight.start(workload, policy)
+    preflight = Preflight.start(workload, policy, files_dir=files_dir)
     try:
         return await preflight.result()
     finally:

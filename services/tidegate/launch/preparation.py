@@ -12,6 +12,7 @@ from tidegate.environment.own_code.rows import RowsQuestion, write_rows
 from tidegate.environment.own_code.tasks import own_task_of
 from tidegate.environment.tasks.port import dataset_rows
 from tidegate.environment.tasks.registry import get_task
+from tidegate.launch.carried_files import check_mounted
 from tidegate.launch.inherited_environment import inherited
 from tidegate.launch.run_plan import RunPlan
 from tidegate.models.model_folder import CACHE_DIR, check_files, pretrained_folder
@@ -60,6 +61,19 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
         brought = bool(workload.dataset.path) and name in (TRAIN_FILE, HELD_OUT_FILE)
         if not path.exists() and not brought:
             replace_file(path, encoder.encode_lines(rows))
+
+
+def prepare_pod(service: str, plan: RunPlan, *, data_dir: Path) -> None:
+    """Prepare in a pod what `tidegate up` prepares once for all services: the rows that this one reads.
+
+    Raises:
+        CorruptionError: a mounted file is another one than the release was made with.
+        ConfigError: own code or a dataset has no usable prompts.
+    """
+    check_mounted(plan.file.files_dir)
+    warms_up = service == "learner" and plan.file.policy.kind == "char_lm"
+    if service == "task_queue" or warms_up:
+        write_datasets(plan, data_dir / "data")
 
 
 def _write_own(plan: RunPlan, own: OwnReference, folder: Path) -> None:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from tidegate.core.sizing.learner_room import LearnerRoom
+from tidegate.launch.carried_files import check_mounted
 from tidegate.launch.environment_check import Described
 from tidegate.launch.model_check import ModelFound, check_model
 from tidegate.launch.model_fit import check_model_fits
@@ -46,16 +47,18 @@ async def check_run(plan: RunPlan, *, room: LearnerRoom | None = None) -> RunRep
 
     Raises:
         ConfigError: the run cannot work.
+        CorruptionError: a file that came with a release is another one.
     """
     file = plan.file
     target = target_of(plan)
+    check_mounted(file.files_dir)
     own_code = records_of(plan)
     load_own_code(plan)
     check_model_fits(plan, room=room)  # before the libraries are loaded, which takes seconds
     model = check_model(file.policy)
     environment = None
     if file.workload.kind == "segments":
-        environment = await check_environment(file.workload, file.policy)
+        environment = await check_environment(file.workload, file.policy, files_dir=file.files_dir)
     else:
         with TemporaryDirectory(prefix="tidegate-check-") as folder:
             write_datasets(plan, Path(folder))

@@ -19,10 +19,19 @@ def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
     Raises:
         ConfigError: there is no such file, or a key, type, range or combination is wrong.
     """
-    shipped = shipped_runs().get(str(path)) if is_name(path) else None
-    own_files = path.parent
-    if shipped is not None:
-        path = shipped
+    document = read_document(path, overrides)
+    # Written out, so that the services, a resumed run and a fork find the same files.
+    document["files_dir"] = str((path.parent / str(document.get("files_dir") or "")).resolve())
+    return parse_plan(document, source=str(_place(path)))
+
+
+def read_document(path: Path, overrides: list[str]) -> dict[str, Any]:
+    """The document of a run file with the overrides, before its types are known.
+
+    Raises:
+        ConfigError: there is no such file, it is no YAML, or an override is none.
+    """
+    path = _place(path)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -34,7 +43,9 @@ def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
     raw = parse_yaml(text, source=str(path))
     if not isinstance(raw, dict):
         raise ConfigError(f"{path} holds no settings", fix="start from runs/cartpole.yaml")
-    document = apply_overrides(cast("dict[str, Any]", raw), overrides)
-    # Written out, so that the services, a resumed run and a fork find the same files.
-    document["files_dir"] = str((own_files / str(document.get("files_dir") or "")).resolve())
-    return parse_plan(document, source=str(path))
+    return apply_overrides(cast("dict[str, Any]", raw), overrides)
+
+
+def _place(path: Path) -> Path:
+    """The file itself, or of a name the one that comes with the package."""
+    return (shipped_runs().get(str(path)) if is_name(path) else None) or path

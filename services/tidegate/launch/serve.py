@@ -32,6 +32,7 @@ from tidegate.launch.guarded import guard_by_supervisor
 from tidegate.launch.local_ranks import num_ranks_of, run_ranks
 from tidegate.launch.log_lines import log_json_lines, log_plain_lines
 from tidegate.launch.operator_credential import pod_credentials
+from tidegate.launch.preparation import prepare_pod
 from tidegate.launch.run_file_source import RunFileSource
 from tidegate.launch.run_folder import RUN_JSON, read_record, settings_of
 from tidegate.launch.run_parsing import parse_plan, parse_section, parse_shared
@@ -43,6 +44,7 @@ from tidegate.runtime.config import Settings
 from tidegate.runtime.files import PRIVATE_UMASK
 from tidegate.runtime.instances import REPLICATED
 from tidegate.runtime.loading import load
+from tidegate.runtime.own_code.loading import make_importable
 from tidegate.runtime.termination_message import write_termination_message
 from tidegate.wire.permissions import user_of
 
@@ -148,6 +150,7 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
         instance=os.environ.get(POD_NAME_VARIABLE, "") if service in REPLICATED else "",
     )
     log_json_lines(service=service, instance=settings.instance or service, run=settings.run)
+    prepare_pod(service, plan, data_dir=data_dir)
     index = pod_index() if service in REPLICATED else 0
     ranks = pod_ranks(os.environ) if service == LEARNER else None
     if ranks is None:
@@ -163,6 +166,8 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
 
 
 def _run(service: str, config: object, settings: Settings, *, index: int, sections: RunFileSource) -> int:
+    if settings.workload.kind == "segments":
+        make_importable(settings.files_dir)  # a module that registers an environment
     # Heavy modules load only here, after the settings were checked. Their definitions stay for good, so collecting
     # garbage while they load is wasted.
     gc.disable()

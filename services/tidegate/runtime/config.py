@@ -113,7 +113,7 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``num_samples`` completions (the group of one prompt), drawn with ``sampler`` and scored by the environment ``env``.
 
     ``env`` (segments): an id of Gymnasium, or ``module:EnvId`` for one of your own, which its module registers; the
-    module is found in the folder where the run is started, or where Python finds modules.
+    module is found in the folder where the run is started, beside the run file, or where Python finds modules.
     ``env_kwargs`` (segments): arguments of the environment's constructor, as plain values; ``max_episode_steps``
     replaces its registered time limit. ``wrappers`` (segments): applied to the vector of environments, the first one
     first. ``frame_stack`` (segments): the last so many observations are one observation; before an episode's first

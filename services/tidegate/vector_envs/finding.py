@@ -57,7 +57,7 @@ def _import_module(env_id: str, module: str) -> None:
             raise missing_package(env_id, module) from error
         raise NotFoundError(
             f"Environment {env_id!r} names the module {module}, which there is not",
-            why="it is neither in the folder where the run is started nor an installed package",
+            why="it is neither beside the run file, nor where the run is started, nor an installed package",
             fix=f"start the run where {module.replace('.', '/')}.py is, or install its package: "
             + install_command("PACKAGE"),
         ) from error

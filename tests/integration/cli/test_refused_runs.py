@@ -17,7 +17,7 @@ SENTENCES = {
     "unknown id": "There is no environment 'CartPol-v1'. Set workload.env to CartPole-v1",
     "unknown version": "version `v7` for environment `CartPole` doesn't exist",
     "no such module": (
-        "names the module nowhere, which there is not. It is neither in the folder where the run is started"
+        "names the module nowhere, which there is not. It is neither beside the run file, nor where the run is started"
     ),
     "not in its module": (
         "Module my_module registers no environment 'Mime-v0'. Set workload.env to my_module:Mine-v0"

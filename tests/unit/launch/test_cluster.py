@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tidegate.api.runs import Run
+from tidegate.cli.app import run
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.launch import serve
 from tidegate.launch.cluster import pod_index
@@ -115,3 +117,17 @@ def test_pod_refuses_a_run_whose_sections_do_not_fit_before_it_connects(
     arguments = ["task_queue", "--cluster", str(mounted), "--data-dir", str(mounted / "data")]
     assert serve.main(arguments) == exit_codes.BAD_INPUT
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["export", "policy", "track", "replay", "fork"])
+def test_what_needs_the_files_of_a_run_says_one_sentence(
+    mounted: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ["0-3fa2@1", "--dir", str(mounted)] if command == "replay" else [str(mounted)]
+    assert run([command, *named]) == 2
+    assert "Run cartpole-demo keeps its files in a cluster" in capsys.readouterr().err
+
+
+def test_api_says_the_same(mounted: Path) -> None:
+    with pytest.raises(ConfigError, match="keeps its files in a cluster"):
+        Run(mounted)

@@ -10,7 +10,8 @@ from rich.console import Console
 from tidegate.cli.accounting import ledger_path
 from tidegate.cli.export.table import COLUMNS, FORMAT, TENSOR_COLUMNS, Column, arrow_type
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
-from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.core.errors import ConfigError
+from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, read_record
 from tidegate.runtime.arrow import load_pyarrow
 from tidegate.trajectory_store.exporting import Ended, ended
@@ -37,12 +38,7 @@ def export(
 ) -> None:
     """Export the trained and dropped trajectories of a running or stopped run, a row each."""
     where = find_folder(named_run(run, folder))
-    record = read_record(where)
-    if record.cluster:
-        raise NotFoundError(
-            f"Run {record.run_id} keeps its ledger in a cluster",
-            fix="export from the folder of the store's volume, or from a copy of it",
-        )
+    record = require_local(read_record(where))
     pages = ended(ledger_path(where).parent, since_step=since_step, with_tensors=tensors)
     counts = write_table(pages, to, run_id=record.run_id, with_tensors=tensors)
     shares = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))

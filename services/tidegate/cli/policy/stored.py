@@ -9,6 +9,7 @@ from tidegate.core.ids import PolicyVersion, RunId
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.launch.forking import CHECKPOINTS
+from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, read_plan
 from tidegate.launch.run_plan import RunFile
 from tidegate.learner.checkpoint import checkpoints_in
@@ -63,10 +64,12 @@ def read_stored_policy(folder: Path | None, version: PolicyVersion | None) -> St
 
     Raises:
         NotFoundError: no run is there, or it keeps no such version; the message names those it keeps.
+        ConfigError: it is a run in a cluster.
         CorruptionError: a file is damaged.
     """
     where = find_folder(folder)
     record, plan = read_plan(where)
+    require_local(record)
     kept = VersionsOnDisk(where / VERSIONS)
     directory = where / CHECKPOINTS
     checkpoints = {
@@ -76,8 +79,8 @@ def read_stored_policy(folder: Path | None, version: PolicyVersion | None) -> St
     if not found:
         raise NotFoundError(
             f"{where} holds no policy",
-            why="its learner has published none, or the services' data is elsewhere (a cluster)",
-            fix="wait for the first version, or name a copy of the folder of the learner's volume",
+            why="its learner has published none",
+            fix="wait for the first version",
         )
     chosen = found[-1] if version is None else version
     if chosen in checkpoints:

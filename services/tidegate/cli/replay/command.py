@@ -16,7 +16,8 @@ from tidegate.cli.replay.recomputing import Recomputation, RecomputedUpdate
 from tidegate.cli.run_argument import RunFolderOption
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import Array
-from tidegate.launch.run_folder import find_folder
+from tidegate.launch.local_files import require_local
+from tidegate.launch.run_folder import find_folder, read_record
 from tidegate.trajectory_store.kept_updates import open_updates
 
 FIRST = "first"
@@ -73,6 +74,7 @@ def replay(
     Exits 0 if all are equal to the last bit, else 1.
     """
     where = find_folder(folder)
+    require_local(read_record(where))
     with open_updates(ledger_path(where)) as updates:
         target = version_of(version) or updates.newest()
         other = version_of(diff) if diff else None

@@ -62,11 +62,6 @@ class Recomputation:
             CorruptionError: the description of its environment is damaged.
         """
         record, plan = read_plan(folder)
-        if record.cluster:
-            raise ConfigError(
-                "The files of a cluster's run are in its pods",
-                fix="copy the volumes of learner, trajectory store and weight distribution into a run folder",
-            )
         self._updates = updates
         self._path = updates.path_to(target)
         self._target = target

@@ -10,7 +10,8 @@ import typer
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.track.follow import TrackedRun
 from tidegate.cli.track.registry import TRACKERS
-from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.core.errors import ConfigError
+from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, is_running, read_record
 
 CURSOR_FILE = "tidegate-position.json"
@@ -32,12 +33,7 @@ def track(
     Reads the run folder, live or ended, and changes nothing in it. Called again it goes on where it was.
     """
     where = find_folder(named_run(run, folder))
-    record = read_record(where)
-    if record.cluster:
-        raise NotFoundError(
-            f"Run {record.run_id} keeps its files in a cluster",
-            fix="track a copy of its folders, or read its metrics from Prometheus",
-        )
+    record = require_local(read_record(where), otherwise="read its metrics from Prometheus")
     if tracker not in TRACKERS:
         raise ConfigError(f"There is no tracker {tracker!r}", fix=f"use {', '.join(TRACKERS)}")
     place = to / record.run_id

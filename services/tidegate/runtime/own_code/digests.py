@@ -26,13 +26,15 @@ def digests_of(reference: OwnReference) -> dict[str, str]:
         *([os.path.dirname(reference.source)] if reference.is_file else []),
         *search_folders(reference.folder),
     ]
-    first = reference.source if reference.is_file else _beside(reference.source, folders)
-    left, found = [first] if first else [], dict[str, str]()
+    left, found = (
+        [reference.source] if reference.is_file else _files_of(reference.source, folders),
+        dict[str, str](),
+    )
     while left and len(found) < FILES_MAX:
         path = left.pop()
         if path not in found:
             found[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-            left += [each for name in _imported(Path(path)) if (each := _beside(name, folders))]
+            left += [each for name in _imported(Path(path)) for each in _files_of(name, folders)]
     return dict(sorted(found.items()))
 
 
@@ -49,6 +51,13 @@ def _imported(path: Path) -> Iterator[str]:
                 yield from (each.name for each in names)
             case _:
                 pass
+
+
+def _files_of(module: str, folders: Sequence[str]) -> list[str]:
+    """The files of a module and of the packages around it, which are run before it; only those in the folders."""
+    parts = module.split(".")
+    names = (".".join(parts[: index + 1]) for index in range(len(parts)))
+    return [path for name in names if (path := _beside(name, folders))]
 
 
 def _beside(module: str, folders: Sequence[str]) -> str | None:

@@ -38,6 +38,13 @@ def load_object(reference: OwnReference) -> Any:
     return found
 
 
+def make_importable(folder: str) -> None:
+    """Let modules of the run file's folder be imported, after those of all other places; "" is no folder."""
+    if folder and folder not in sys.path:
+        sys.path.append(folder)
+        importlib.invalidate_caches()
+
+
 def load_own(reference: OwnReference) -> Any:
     """As ``load_object``, for a process that ends its start with a sentence.
 
