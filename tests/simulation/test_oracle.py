@@ -89,6 +89,31 @@ def test_training_again_is_a_violation_only_on_the_same_branch() -> None:
     assert [violation.invariant for violation in oracle.violations] == ["I3"]
 
 
+def test_same_update_by_a_learner_that_lost_its_lineage_is_not_the_one_that_is_recomputed() -> None:
+    # Seed 19 with --max-lag 1 --central-inference: a second learner trains a batch and goes on; the first one, which
+    # still holds that batch and has not noticed, trains it too; then a third restores and recomputes the second's.
+    oracle = new_truth()
+    root = oracle.root()
+    first, second = oracle.opens_branch(), oracle.opens_branch()
+    one, other = [trajectory("a", root)], [trajectory("b", root)]
+    surviving = oracle.update(root, one, now_s=0.0, branch=second)
+    newest = oracle.update(surviving, other, now_s=0.0, branch=second)
+    oracle.update(root, one, now_s=0.0, branch=first)
+    again = oracle.update_again(root, one)
+    assert again == surviving
+    assert oracle.update_again(again, other) == newest
+    assert oracle.violations == []
+
+
+def test_recomputing_an_update_from_another_batch_is_a_violation() -> None:
+    oracle = new_truth()
+    root = oracle.root()
+    batch = [trajectory("a", root), trajectory("b", root)]
+    oracle.update(root, batch, now_s=0.0, branch=oracle.opens_branch())
+    oracle.update_again(root, batch[::-1])
+    assert [violation.invariant for violation in oracle.violations] == ["I3"]
+
+
 def test_part_of_a_group_is_a_violation() -> None:
     oracle = new_truth()
     root = oracle.root()

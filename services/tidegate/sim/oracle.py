@@ -43,7 +43,9 @@ class Oracle:
         self._parents: list[int] = []
         self._depths: list[int] = []
         self._node_of: dict[PolicyVersion, int] = {}
-        self._made_by: dict[tuple[int, tuple[TrajectoryId, ...]], int] = {}
+        # By the policy before and the batch: the branch that made the update, and the policy that it made.
+        self._made_by: dict[tuple[int, tuple[TrajectoryId, ...]], tuple[int, int]] = {}
+        self._num_branches = 0
         self._trained_by: dict[TrajectoryId, list[int]] = {}
         # Lags by trajectory, of the update that made a policy.
         self._lags_in: dict[int, dict[TrajectoryId, int]] = {}
@@ -129,10 +131,18 @@ class Oracle:
 
     # -- gradients -------------------------------------------------------------------------------------------------
 
-    def update(self, node: int, trajectories: Sequence[Trajectory], *, now_s: float) -> int:
-        """A gradient is applied to a policy; returns the new one."""
+    def opens_branch(self) -> int:
+        """A learner opened its lineage; returns its number among all that did."""
+        self._num_branches += 1
+        return self._num_branches
+
+    def update(self, node: int, trajectories: Sequence[Trajectory], *, now_s: float, branch: int = 0) -> int:
+        """A gradient is applied to a policy; returns the new one. ``branch``: who applied it, see ``opens_branch``."""
         child = self._add(parent=node, depth=self._depths[node] + 1)
-        self._made_by[node, _names(trajectories)] = child
+        # Two learners at once may make the same update. A learner whose lineage another one ended commits nothing, so
+        # its policy is not the one that a restore continues from, even if it was made later.
+        key = node, _names(trajectories)
+        self._made_by[key] = max(self._made_by.get(key, (branch, child)), (branch, child))
         self.num_updates += 1
         self._check_groups(trajectories)
         for trajectory in trajectories:
@@ -155,8 +165,8 @@ class Oracle:
         if made is None:
             self.violate("I3", f"policy {node} is updated again with another batch than before")
             return self._add(parent=node, depth=self._depths[node] + 1)
-        self.head = made
-        return made
+        _, self.head = made
+        return self.head
 
     def _check_groups(self, trajectories: Sequence[Trajectory]) -> None:
         """A group is trained whole (I6)."""

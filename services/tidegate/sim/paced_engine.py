@@ -203,6 +203,8 @@ class PacedTrainer:
         self._node = oracle.root()
         # From a restore until its policy is published, updates are recomputed and are no new gradients.
         self._is_restoring = False
+        # The number of its lineage, from the first call of ``policy``: the learner calls it when it has opened one.
+        self._branch = 0
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> Any:
         """The batch as it is."""
@@ -213,13 +215,16 @@ class PacedTrainer:
         if self._is_restoring:
             self._node = self._oracle.update_again(self._node, batch)
         else:
-            self._node = self._oracle.update(self._node, batch, now_s=self._clock.now_s())
+            self._node = self._oracle.update(
+                self._node, batch, now_s=self._clock.now_s(), branch=self._branch
+            )
         Worker.current().pause(self._pace.update_s)
         return {"loss": 0.0}
 
     def policy(self) -> dict[str, Array]:
         """The policy: its node in the oracle's tree."""
         self._is_restoring = False
+        self._branch = self._branch or self._oracle.opens_branch()
         return {NODE_TENSOR: np.array([self._node], dtype=np.float32)}
 
     def state(self) -> TrainerState:
