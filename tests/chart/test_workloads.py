@@ -23,6 +23,7 @@ from tests.chart.rendering import (
     render,
     workloads,
 )
+from tidegate.core.workloads import Workloads
 from tidegate.launch.run_plan import RunFile
 
 pytestmark = [pytest.mark.chart, needs_helm]
@@ -353,3 +354,34 @@ def test_broker_of_one_server_is_restarted_when_a_stream_stores_nothing(replicas
     ]
     [container] = [each for each in containers(pod) if "livenessProbe" in each]
     assert container["livenessProbe"]["httpGet"] == {"path": path, "port": "monitor"}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ({}, "Deployment"),
+        (
+            {
+                "actor.nodes": 2,
+                "actor.workerContainers": [{"name": "server", "image": "server:1"}],
+                "admission.kubernetes.enabled": False,
+                "run.actor.server.update_dir": "/shared/versions",
+            },
+            "LeaderWorkerSet",
+        ),
+    ],
+)
+def test_pods_know_the_objects_that_a_fix_names(values: dict[str, Any], kind: str) -> None:
+    objects = render(values={**values, "fullnameOverride": "mine"})
+    document = yaml.safe_load(named(objects, "ConfigMap", "mine-run")["data"]["cluster.yaml"])
+    known = msgspec.convert(document["workloads"], Workloads)
+    assert set(known.scaled) == {"actor", "environment"}
+    there = {f"{each['kind'].lower()}/{each['metadata']['name']}" for each in objects}
+    assert set(known.scaled.values()) <= there
+    assert f"{kind.lower()}/mine-actor" in known.scaled.values()
+    selector = f"app.kubernetes.io/instance={known.release},"
+    labels = named(objects, "StatefulSet", "mine-learner")["spec"]["selector"]["matchLabels"]
+    assert known.reason("learner").endswith(
+        selector + f"app.kubernetes.io/component={labels['app.kubernetes.io/component']}"
+    )
+    assert labels["app.kubernetes.io/instance"] == known.release

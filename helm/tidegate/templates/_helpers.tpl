@@ -279,11 +279,16 @@ workload: [task_queue, actor, inference, environment, trajectory_store, learner,
 {{- define "tidegate.clusterDocument" -}}
 {{- $root := . -}}
 {{- $addresses := dict -}}
+{{- $scaled := dict -}}
 {{- range $service, $row := include "tidegate.services" . | fromYaml -}}
+{{- if $row.scalable -}}
+{{- $kind := ternary "leaderworkerset" "deployment" (and (eq $service "actor") (gt (int $root.Values.actor.nodes) 1)) -}}
+{{- $_ := set $scaled $service (printf "%s/%s" $kind (include "tidegate.name" (list $root $row.name))) -}}
+{{- end -}}
 {{- if $row.called -}}
 {{- $_ := set $addresses $service (list (printf "%s:7700" (include "tidegate.name" (list $root $row.name)))) -}}
 {{- end -}}
 {{- end -}}
 {{- $copies := int .Values.nats.streamCopies | default (ternary (int .Values.nats.replicas) 1 (eq .Values.nats.mode "builtin")) -}}
-{{- include "tidegate.document" (dict "run_id" (include "tidegate.runId" .) "broker_url" (include "tidegate.brokerUrl" .) "stream_copies" $copies "addresses" $addresses) -}}
+{{- include "tidegate.document" (dict "run_id" (include "tidegate.runId" .) "broker_url" (include "tidegate.brokerUrl" .) "stream_copies" $copies "addresses" $addresses "workloads" (dict "release" .Release.Name "scaled" $scaled)) -}}
 {{- end -}}

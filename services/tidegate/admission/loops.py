@@ -178,7 +178,7 @@ class Admission:
         if declared and (not limits.paused or self.completion.state.target):
             # By 0 actors, while admission itself goes on; or complete, when no learner need report.
             return Diagnosis("idle", explanation(declared), way_out(declared)), signals
-        return diagnose(signals), signals
+        return diagnose(signals, self.context.settings.workloads), signals
 
     def problems(self) -> list[str]:
         """A full disk, failed verifiers, event loops that stood still, and what went wrong in actors, as sentences."""

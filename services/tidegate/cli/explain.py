@@ -67,8 +67,8 @@ def explain(
         return
     diagnosis = ask_admission(where, AdmissionClient.diagnose, otherwise=diagnosis_of_samples)
     broken = broken_objectives(where)
-    plan = read_plan(where)[1]
-    advice = advise(signals_of(diagnosis.signals), prices=plan.file.prices)
+    record, plan = read_plan(where)
+    advice = advise(signals_of(diagnosis.signals), prices=plan.file.prices, workloads=record.workloads)
     dial = dial_notice(plan)
     disk = "" if is_cluster(where) else disk_problem(where)
     answer = {

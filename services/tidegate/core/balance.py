@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from tidegate.core import pauses
+from tidegate.core.workloads import ONE_MACHINE, Workloads
 
 Bottleneck: TypeAlias = Literal[
     "actor", "learner", "environment", "inference", "weights", "store", "balanced", "idle"
@@ -125,20 +126,20 @@ class Diagnosis(msgspec.Struct, frozen=True):
     lever: Lever | None = None
 
 
-def diagnose(signals: Signals) -> Diagnosis:
-    """Name the bottleneck of one window."""
-    absent = _absent(signals)
+def diagnose(signals: Signals, workloads: Workloads = ONE_MACHINE) -> Diagnosis:
+    """Name the bottleneck of one window; ``workloads``: what the commands of its fix name."""
+    absent = _absent(signals, workloads)
     if absent is not None:
         return absent
-    paced = _paced_by_replay(signals)
+    paced = _paced_by_replay(signals, workloads)
     if paced is not None:
         return paced
     if signals.learner_idle_ratio <= IDLE_RATIO_MAX:
-        return _learner_sets_the_pace(signals)
-    return _learner_waits(signals)
+        return _learner_sets_the_pace(signals, workloads)
+    return _learner_waits(signals, workloads)
 
 
-def _absent(signals: Signals) -> Diagnosis | None:
+def _absent(signals: Signals, workloads: Workloads) -> Diagnosis | None:
     """The diagnosis where a service is missing or no work is admitted; there is no bottleneck."""
     if signals.paused:
         return Diagnosis(
@@ -150,20 +151,21 @@ def _absent(signals: Signals) -> Diagnosis | None:
         return Diagnosis(
             "learner",
             "No learner reports (it may still be starting), so nothing is trained.",
-            "if it stays away, see why in logs/learner.log",
+            f"if it stays away, {workloads.reason('learner')}",
         )
     if signals.num_actors == 0:
         return Diagnosis(
             "actor",
             f"No actor reports, so nothing is rolled out; {signals.in_flight:.0f} trajectories wait in flight."
             + _reported(signals),
-            "start an actor: `tidegate serve actor`, or kubectl scale deployment/actor --replicas=1",
+            f"start an actor: {workloads.scale('actor', 1)}; if there is one,"
+            f" {workloads.reason('actor', log='actor-0')}",
         )
     if signals.num_stores == 0:
         return Diagnosis(
             "store",
             "The trajectory store does not report, so nothing arrives.",
-            "see why in logs/trajectory_store.log",
+            workloads.reason("trajectory_store"),
         )
     if signals.stuck_actors and signals.learner_idle_ratio > IDLE_RATIO_MAX:
         return Diagnosis(
@@ -182,7 +184,7 @@ def _absent(signals: Signals) -> Diagnosis | None:
     return None
 
 
-def _paced_by_replay(signals: Signals) -> Diagnosis | None:
+def _paced_by_replay(signals: Signals, workloads: Workloads) -> Diagnosis | None:
     """Which side waits for the other at the replay buffer; None where neither loses time by it."""
     actors_wait, learner_wait = signals.replay_actors_wait_ratio, signals.replay_learner_wait_ratio
     actors_lose = min(actors_wait, actors_idle_ratio(signals)) > IDLE_RATIO_MAX
@@ -197,20 +199,21 @@ def _paced_by_replay(signals: Signals) -> Diagnosis | None:
         )
     if learner_loses:
         held = _held_by_inference(
-            signals, f"At the replay buffer the learner waits {learner_wait:.0%} of the time"
+            signals, workloads, f"At the replay buffer the learner waits {learner_wait:.0%} of the time"
         )
         return held or Diagnosis(
             "actor",
             f"At the replay buffer the learner waits for actors {learner_wait:.0%} of the time{now}.",
-            f"{action('actor', signals)}, or raise trajectory_store.replay.samples_per_insert or uses_max: each unit is"
-            " then drawn more often",
+            f"{action('actor', signals, workloads)}, or raise trajectory_store.replay.samples_per_insert or uses_max:"
+            " each unit is then drawn more often",
             "actor",
         )
     if actors_lose:
         return Diagnosis(
             "learner",
             f"At the replay buffer actors wait for the learner {actors_wait:.0%} of the time{now}.",
-            f"{action('learner', signals)}, or lower trajectory_store.replay.samples_per_insert (0: no limit)",
+            f"{action('learner', signals, workloads)}, or lower trajectory_store.replay.samples_per_insert"
+            " (0: no limit)",
             "learner",
         )
     return None
@@ -221,14 +224,14 @@ def _reported(signals: Signals) -> str:
     return f" {signals.actor_problem}." if signals.actor_problem else ""
 
 
-def _learner_sets_the_pace(signals: Signals) -> Diagnosis:
+def _learner_sets_the_pace(signals: Signals, workloads: Workloads) -> Diagnosis:
     waiting = f"The learner waits {signals.learner_idle_ratio:.0%} of its time"
     publishing = publishing_ratio(signals)
     if publishing > MOVING_WEIGHTS_RATIO_MAX:
         return Diagnosis(
             "weights",
             f"{waiting} for data, and {publishing:.0%} of it goes into committing and publishing.",
-            action("weights", signals),
+            action("weights", signals, workloads),
             "weights",
         )
     actors_idle = actors_idle_ratio(signals)
@@ -237,7 +240,7 @@ def _learner_sets_the_pace(signals: Signals) -> Diagnosis:
             "learner",
             f"{waiting} while {signals.depth_batches():.1f} batches wait for it and actors are idle"
             f" {actors_idle:.0%}; it trains {signals.learner_samples_per_s:,.0f} trajectories/s, {_lag(signals)}.",
-            action("learner", signals),
+            action("learner", signals, workloads),
             "learner",
         )
     return Diagnosis(
@@ -247,7 +250,7 @@ def _learner_sets_the_pace(signals: Signals) -> Diagnosis:
     )
 
 
-def _learner_waits(signals: Signals) -> Diagnosis:
+def _learner_waits(signals: Signals, workloads: Workloads) -> Diagnosis:
     waiting = f"The learner waits {signals.learner_idle_ratio:.0%} of its time for a batch"
     flight = max(1.0, signals.in_flight)
     if signals.actor_wait_policy_ratio > MOVING_WEIGHTS_RATIO_MAX:
@@ -255,8 +258,8 @@ def _learner_waits(signals: Signals) -> Diagnosis:
             "weights",
             f"{waiting}, and actors wait {signals.actor_wait_policy_ratio:.0%} of theirs for a policy"
             f" ({signals.weight_pull_ms:.0f} ms a pull, up to {signals.publish_lag:.0f} versions behind).",
-            f"{action('max_lag', signals)}: rollouts then start under the version an actor holds while it pulls the"
-            " next",
+            f"{action('max_lag', signals, workloads)}: rollouts then start under the version an actor holds while it"
+            " pulls the next",
             "max_lag",
         )
     if signals.depth_batches() >= FULL_DEPTH_BATCHES:
@@ -272,7 +275,7 @@ def _learner_waits(signals: Signals) -> Diagnosis:
             "store",
             f"{waiting}; {signals.unstored:.0f} of {signals.in_flight:.0f} trajectories in flight wait before the"
             f" store and actors are blocked {blocked:.0%} of their time.",
-            action("store", signals),
+            action("store", signals, workloads),
             "store",
         )
     if signals.unscored / flight > PILED_UP_SHARE:
@@ -280,22 +283,24 @@ def _learner_waits(signals: Signals) -> Diagnosis:
             "environment",
             f"{waiting}; {signals.unscored:.0f} of {signals.in_flight:.0f} trajectories in flight wait for a reward"
             f" ({signals.num_environments} workers, busy {signals.environment_busy_ratio:.0%}).",
-            action("environment", signals),
+            action("environment", signals, workloads),
             "environment",
         )
-    return _actors_or_the_budget(signals, waiting)
+    return _actors_or_the_budget(signals, workloads, waiting)
 
 
-def _held_by_inference(signals: Signals, waiting: str) -> Diagnosis | None:
+def _held_by_inference(signals: Signals, workloads: Workloads, waiting: str) -> Diagnosis | None:
     """The diagnosis where actors spend most of their time waiting for actions; None where another actor would help."""
     if signals.actor_wait_inference_ratio <= PILED_UP_SHARE:
         return None
     wait = f"{waiting}, and actors wait {signals.actor_wait_inference_ratio:.0%} of theirs for the inference service"
     if signals.num_inferences == 0:
-        return Diagnosis("inference", f"{wait}, which does not report.", "see why in logs/inference.log")
+        return Diagnosis("inference", f"{wait}, which does not report.", workloads.reason("inference"))
     queue = f"it is busy {signals.inference_busy_ratio:.0%}, and {signals.inference_waiting:.1f} requests wait for it"
     if signals.inference_busy_ratio > INFERENCE_BUSY_RATIO_MAX:
-        return Diagnosis("inference", f"{wait}: {queue}.", action("inference", signals), "inference")
+        return Diagnosis(
+            "inference", f"{wait}: {queue}.", action("inference", signals, workloads), "inference"
+        )
     if signals.inference_waiting > PILED_UP_SHARE * signals.num_actors:
         return Diagnosis(
             "inference",
@@ -305,9 +310,9 @@ def _held_by_inference(signals: Signals, waiting: str) -> Diagnosis | None:
     return None
 
 
-def _actors_or_the_budget(signals: Signals, waiting: str) -> Diagnosis:
+def _actors_or_the_budget(signals: Signals, workloads: Workloads, waiting: str) -> Diagnosis:
     """Diagnose a waiting learner: too few actors if they never idle; otherwise each side waits for the other."""
-    held = _held_by_inference(signals, waiting)
+    held = _held_by_inference(signals, workloads, waiting)
     if held is not None:
         return held
     actors_idle = actors_idle_ratio(signals)
@@ -317,46 +322,42 @@ def _actors_or_the_budget(signals: Signals, waiting: str) -> Diagnosis:
         return Diagnosis(
             "actor",
             f"{waiting}: {serve}, {_lag(signals)}.",
-            f"{action('actor', signals)} (about {gain_by_actor:+.0%} throughput)",
+            f"{action('actor', signals, workloads)} (about {gain_by_actor:+.0%} throughput)",
             "actor",
         )
     if signals.running >= signals.max_running:
         return Diagnosis(
             "balanced",
             f"{waiting} and {serve}: max_running {signals.max_running} holds both.",
-            action("max_running", signals),
+            action("max_running", signals, workloads),
             "max_running",
         )
     return Diagnosis(
         "balanced",
         f"{waiting} and {serve}: with max_lag {signals.max_lag} each waits for the other in turn.",
-        f"{action('max_lag', signals)} (up to {gain_by_overlap:+.0%} throughput, paid in lag)",
+        f"{action('max_lag', signals, workloads)} (up to {gain_by_overlap:+.0%} throughput, paid in lag)",
         "max_lag",
     )
 
 
-def action(lever: Lever, signals: Signals) -> str:
+def action(lever: Lever, signals: Signals, workloads: Workloads = ONE_MACHINE) -> str:
     """The fix as a setting or command to type."""
     match lever:
         case "actor":
-            more = signals.num_actors + 1
-            return f"add an actor: --set actor.replicas={more}, or kubectl scale deployment/actor --replicas={more}"
+            return f"add an actor: {workloads.scale('actor', signals.num_actors + 1)}"
         case "fewer_actors":
-            fewer = actors_needed(signals)
-            return f"run fewer: --set actor.replicas={fewer}, or kubectl scale deployment/actor --replicas={fewer}"
+            return f"run fewer: {workloads.scale('actor', actors_needed(signals))}"
         case "environment":
             more = signals.num_environments + 1
-            return (
-                f"add an environment worker: --set environment.replicas={more}, or kubectl scale"
-                f" deployment/environment --replicas={more}"
-            )
+            return f"add an environment worker: {workloads.scale('environment', more)}"
         case "inference":
+            threads = workloads.setting("inference.threads", "2")
             return (
-                "give the inference service more compute (cores and --set inference.threads=2), or raise"
-                " workload.num_envs: fewer and larger calls"
+                f"give the inference service more compute (cores and {threads}), or raise workload.num_envs: fewer and"
+                " larger calls"
             )
         case "learner":
-            return "give the learner more compute (a GPU, or cores and --set learner.threads=2)"
+            return f"give the learner more compute (a GPU, or cores and {workloads.setting('learner.threads', '2')})"
         case "weights":
             return "check the disk of weight_distribution and trajectory_store: every version waits for both"
         case "store":

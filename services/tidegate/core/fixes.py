@@ -29,6 +29,7 @@ from tidegate.core.balance import (
 )
 from tidegate.core.planner.scaling import replicas_max, speedup
 from tidegate.core.prices import EXAMPLE_PRICES, Prices, dollars, usd_per_million
+from tidegate.core.workloads import ONE_MACHINE, Workloads
 
 LEVERS: tuple[Lever, ...] = (
     "actor",
@@ -75,9 +76,11 @@ class Advice(msgspec.Struct, frozen=True):
     sentence: str
 
 
-def advise(signals: Signals, *, prices: Prices = EXAMPLE_PRICES) -> Advice:
-    """Price the fixes of one window."""
-    diagnosis = diagnose(signals)
+def advise(
+    signals: Signals, *, prices: Prices = EXAMPLE_PRICES, workloads: Workloads = ONE_MACHINE
+) -> Advice:
+    """Price the fixes of one window; ``workloads``: what their commands name."""
+    diagnosis = diagnose(signals, workloads)
     rate = signals.learner_samples_per_s
     usd_per_h = prices.usd_per_h(
         num_actors=signals.num_actors,
@@ -90,7 +93,7 @@ def advise(signals: Signals, *, prices: Prices = EXAMPLE_PRICES) -> Advice:
         why_not = _why_not(signals, diagnosis, ()) if diagnosis.bottleneck == "balanced" else {}
         return Advice(diagnosis.bottleneck, rate, usd_per_h, now, None, (), why_not, _to_do(diagnosis))
     fixes = [
-        _priced(lever, gain, signals, prices, usd_per_h=usd_per_h)
+        _priced(lever, gain, signals, prices, action(lever, signals, workloads), usd_per_h=usd_per_h)
         for lever, gain in _gains(signals, diagnosis).items()
     ]
     worthy = sorted(
@@ -148,12 +151,12 @@ def _learner_speedup(signals: Signals) -> float:
     return speedup(replicas + 1) / speedup(replicas) if replicas < replicas_max(()) else 1.0
 
 
-def _priced(lever: Lever, gain: float, signals: Signals, prices: Prices, *, usd_per_h: float) -> Fix:
+def _priced(
+    lever: Lever, gain: float, signals: Signals, prices: Prices, to_do: str, *, usd_per_h: float
+) -> Fix:
     added = _added_usd_per_h(lever, signals, prices)
     rate = signals.learner_samples_per_s * (1.0 + gain)
-    return Fix(
-        lever, action(lever, signals), gain, added, rate, usd_per_million(usd_per_h + added, per_s=rate)
-    )
+    return Fix(lever, to_do, gain, added, rate, usd_per_million(usd_per_h + added, per_s=rate))
 
 
 def _added_usd_per_h(lever: Lever, signals: Signals, prices: Prices) -> float:

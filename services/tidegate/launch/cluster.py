@@ -13,6 +13,7 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.core.workloads import ONE_MACHINE, Workloads
 from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.overrides import parse_yaml
 from tidegate.launch.run_record import FORMAT, RunRecord
@@ -27,6 +28,7 @@ PASSWORD_PATH_VARIABLE = "TIDEGATE_BROKER_PASSWORD_PATH"
 # The file of a mounted Secret, in the pods of the task queue and of the trajectory store alone.
 TASK_SECRET_VARIABLE = "TIDEGATE_TASK_SECRET"
 POD_NAME_VARIABLE, POD_UID_VARIABLE = "TIDEGATE_POD_NAME", "TIDEGATE_POD_UID"
+NAMESPACE_VARIABLE = "TIDEGATE_NAMESPACE"
 # Every service listens here in its own pod.
 LISTEN = "0.0.0.0:7700"
 # A broker's pod may be pulled, scheduled and given a volume first; the startup probe's budget is the real limit.
@@ -38,13 +40,14 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``run_id``: names the run's streams; never reuse a name that another broker's data was written under.
     ``addresses``: host:port by service, of those that others call. ``stream_copies``: servers of the broker that keep
-    each message; 3 needs a broker of three.
+    each message; 3 needs a broker of three. ``workloads``: the objects of the release, for the commands of a fix.
     """
 
     run_id: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?$")]
     broker_url: str
     addresses: dict[str, list[str]]
     stream_copies: Annotated[int, msgspec.Meta(ge=1, le=5)] = 1
+    workloads: Workloads = ONE_MACHINE
 
 
 def is_cluster(folder: Path) -> bool:
@@ -88,6 +91,9 @@ def read_cluster(folder: Path) -> RunRecord:
         addresses=cluster.addresses,
         cluster=True,
         stream_copies=cluster.stream_copies,
+        workloads=msgspec.structs.replace(
+            cluster.workloads, namespace=os.environ.get(NAMESPACE_VARIABLE, "")
+        ),
     )
 
 

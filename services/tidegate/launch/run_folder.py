@@ -288,6 +288,7 @@ def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
         broker_password=record.broker.password,
         addresses=record.addresses,
         stream_copies=record.stream_copies,
+        workloads=record.workloads,
         data_dir=str(folder.resolve()),
         task_secret_path=str(folder.resolve() / TASK_SECRET) if record.task_secret else "",
         credentials_dir=str(folder.resolve() / CREDENTIALS),

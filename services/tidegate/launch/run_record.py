@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from tidegate.core.workloads import ONE_MACHINE, Workloads
 from tidegate.launch.broker import BrokerEndpoint
 
 FORMAT = 1
@@ -15,7 +16,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     ``forked_from``: the run and the version that this run began from, empty for a run from scratch.
     ``task_secret``: the secret of its tasks is derived from it (``runtime.task_secret``); empty in a cluster.
     ``call_secret``: the tokens of all roles are derived from it (``runtime.call_credentials``); empty in a cluster.
-    ``cluster``: its services are pods; their data is queried, not read from a folder.
+    ``cluster``: its services are pods; their data is queried, not read from a folder. ``workloads``: their objects.
     """
 
     format: int
@@ -29,6 +30,7 @@ class RunRecord(msgspec.Struct, frozen=True):
     forked_from: str = ""
     task_secret: str = ""
     stream_copies: int = 1
+    workloads: Workloads = ONE_MACHINE
 
     @property
     def ports(self) -> frozenset[int]:

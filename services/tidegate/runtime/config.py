@@ -17,6 +17,7 @@ from tidegate.core.long_tail import OverlongRule
 from tidegate.core.records import Sampler
 from tidegate.core.response import STANDARD_TIERS, Tier, out_of_order
 from tidegate.core.slo_catalogue import SlosConfig
+from tidegate.core.workloads import ONE_MACHINE, Workloads
 from tidegate.runtime.environment_settings import RewardConfig, WrapperSettings
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -327,7 +328,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     another address (a pod). ``instance``: the name of this instance if no supervisor numbers instances (a pod's name);
     empty: its number. ``files_dir``: the folder of the files that the run file names; empty: the working directory.
     ``until``: the target at which admission ends the run of a cluster; empty on one machine, where
-    `tidegate up` ends it.
+    `tidegate up` ends it. ``workloads``: the objects of a cluster that run the services.
     """
 
     run: RunId
@@ -356,3 +357,4 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     instance: str = ""
     files_dir: str = ""
     until: str = ""
+    workloads: Workloads = ONE_MACHINE

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tidegate.core.balance import Bottleneck, Diagnosis, Signals, diagnose
 from tidegate.core.fixes import advise
+from tidegate.core.workloads import Workloads
 
 # Two actors that keep a learner just busy: balanced.
 HEALTHY = Signals(
@@ -316,3 +317,39 @@ def test_sides_that_wait_for_each_other_in_turn_need_more_slack_and_nothing_to_b
 
 def test_wait_at_the_replay_buffer_that_costs_no_time_is_no_bottleneck() -> None:
     assert found(replay_learner_wait_ratio=0.5, replay_actors_wait_ratio=0.5) == diagnose(HEALTHY)
+
+
+CLUSTER = Workloads(namespace="rl", release="t", scaled={"actor": "deployment/t-actor"})
+NEEDS_AN_ACTOR: dict[str, float] = {"learner_idle_ratio": 0.5, "available": 0.5, "lag_mean": 0.6}
+WAITS_FOR_INFERENCE: dict[str, float] = {
+    "learner_idle_ratio": 0.5,
+    "available": 0,
+    "actor_wait_inference_ratio": 0.9,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "fix"),
+    [
+        (NEEDS_AN_ACTOR, "kubectl -n rl scale deployment/t-actor --replicas=3"),
+        ({"num_actors": 0}, "kubectl -n rl scale deployment/t-actor --replicas=1"),
+        (
+            {"num_learners": 0},
+            "kubectl -n rl describe pods -l app.kubernetes.io/instance=t,app.kubernetes.io/",
+        ),
+        ({"num_stores": 0}, "component=trajectory-store"),
+        (WAITS_FOR_INFERENCE, "component=inference"),
+        ({"actor_wait_task_ratio": 0.6}, "--set run.learner.threads=2"),
+    ],
+)
+def test_fix_names_objects_of_the_release_in_a_cluster_and_nothing_of_a_laptop(
+    changes: dict[str, float], fix: str
+) -> None:
+    there, here = diagnose(window(**changes), CLUSTER), diagnose(window(**changes))
+    assert fix in there.fix
+    assert "logs/" not in there.fix
+    assert "--set actor" not in there.fix
+    assert "kubectl" not in here.fix
+    assert (there.bottleneck, there.sentence) == (here.bottleneck, here.sentence)
+    assert "kubectl" not in advise(window(**changes)).sentence
+    assert advise(window(**changes), workloads=CLUSTER).sentence != advise(window(**changes)).sentence

@@ -53,6 +53,18 @@ def test_a_pod_knows_its_run_from_two_mounted_files(mounted: Path) -> None:
     assert read_plan(mounted)[1].file.run == "cartpole"
 
 
+def test_a_pod_knows_the_objects_of_its_release_for_the_commands_of_a_fix(
+    mounted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDEGATE_NAMESPACE", "rl")
+    with (mounted / "cluster.yaml").open("a") as file:
+        file.write("workloads: {release: demo, scaled: {actor: deployment/demo-actor}}\n")
+    record, plan = read_plan(mounted)
+    workloads = settings_of(mounted, record, plan.file).workloads
+    assert workloads.scale("actor", 3) == "kubectl -n rl scale deployment/demo-actor --replicas=3"
+    assert "component=weight-distribution" in workloads.reason("weight_distribution")
+
+
 def test_credentials_come_from_the_environment_and_reach_the_settings(mounted: Path) -> None:
     record, plan = read_plan(mounted)
     settings = settings_of(mounted, record, plan.file)
