@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tidegate.admission.actor_problems import ActorProblems
+from tidegate.admission.batch_refusals import BatchRefusals
 from tidegate.admission.completion import RunCompletion
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.loop_stalls import LoopStalls
@@ -77,6 +78,7 @@ class Admission:
         self._seen = Observations(window_s=config.window_s)
         self._problems = ActorProblems()
         self._verifiers = VerifierProblems()
+        self._batch_refusals = BatchRefusals()
         self._loop_stalls = LoopStalls()
         # One sample for each tick of the window.
         self._backlogs: deque[StreamBacklog] = deque(maxlen=max(1, round(config.window_s / config.tick_s)))
@@ -173,6 +175,7 @@ class Admission:
             signals,
             stuck_actors=self._problems.num_stuck(now_s=now_s, silent_after_s=SILENT_AFTER_S),
             actor_problem=self._problems.newest(now_s=now_s),
+            batches_refused=self._batch_refusals.blocking(),
         )
         declared = self.declared_pause()
         if declared and (not limits.paused or self.completion.state.target):
@@ -181,11 +184,15 @@ class Admission:
         return diagnose(signals, self.context.settings.workloads), signals
 
     def problems(self) -> list[str]:
-        """A full disk, failed verifiers, event loops that stood still, and what went wrong in actors, as sentences."""
-        disk = disk_problem(self.context.data_dir)
-        found = self._problems.sentences(self._seen.totals("actor"), now_s=self._now_s())
-        verifiers = self.verifier_problem()
-        return [*filter(None, (disk, verifiers, self._loop_stalls.sentence())), *found]
+        """A full disk, refused batches, failed verifiers, event loops that stood still, and actors' problems."""
+        now_s = self._now_s()
+        known = (
+            disk_problem(self.context.data_dir),
+            self._batch_refusals.sentence(now_s=now_s),
+            self.verifier_problem(),
+            self._loop_stalls.sentence(),
+        )
+        return [*filter(None, known), *self._problems.sentences(self._seen.totals("actor"), now_s=now_s)]
 
     def verifier_problem(self) -> str:
         """How many verdicts of verifiers failed, and why; empty without one."""
@@ -340,6 +347,7 @@ class Admission:
         self._seen.put(stats, now_s=now_s)
         self._problems.receive(stats, now_s=now_s)
         self._verifiers.receive(stats)
+        self._batch_refusals.receive(stats, now_s=now_s)
         self._loop_stalls.receive(stats)
         self._slos.receive(stats, self._seen, now_s=now_s)
 

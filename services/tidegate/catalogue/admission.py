@@ -106,7 +106,7 @@ VERIFIER_PROBLEM = Text(
 )
 ACTOR_PROBLEMS = Text(
     "actor_problems",
-    "Failed verifiers, faults of environments by kind, and the newest of them with its actor.",
+    "Refused batches, failed verifiers, faults of environments by kind, and the newest of them with its actor.",
     exported=False,
 )
 SLO_EVENTS = Counter(

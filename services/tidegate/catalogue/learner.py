@@ -148,9 +148,10 @@ OUTDATED_BATCHES = Counter(
 INVALID_BATCHES = Counter(
     "invalid_batches_total",
     "{error}",
-    "Batches whose update produced values that are not finite.",
+    "Batches that the learner refused: they do not fit, or their update produced values that are not finite.",
     exported=METRIC_STAGE_ERRORS.of({ATTR_STAGE: SPAN_CONSUME}),
 )
+BATCH_REFUSAL = Text("batch_refusal", "Why the learner refused a batch last.", exported=False)
 RETRIES = Counter(
     "retries_total",
     "{retry}",

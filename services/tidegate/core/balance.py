@@ -56,7 +56,8 @@ class Signals(msgspec.Struct, frozen=True):
     the environment and before the store. ``available``: in the store, waiting for a batch. ``publish_lag``: versions
     between the learner and the actor farthest behind. ``admission_state``: what the task queue waits for.
     ``stuck_actors``: actors whose environments do not return from a call; ``actor_problem``: what one of the actors
-    last reported of its environments or of a task that it refused; empty without any. ``replay_actors_wait_ratio``
+    last reported of its environments or of a task that it refused; empty without any. ``batches_refused``: why the
+    learner refused its last batches, if it trained none between them. ``replay_actors_wait_ratio``
     and ``replay_learner_wait_ratio``: in which that side waited at the replay buffer; ``replay_wait``: who waits for
     whom there now, and why. ``actor_wait_inference_ratio``: in which actors waited for actions of the inference
     service; ``inference_busy_ratio``: of its process, computing or with messages; ``inference_waiting``: requests that
@@ -95,6 +96,7 @@ class Signals(msgspec.Struct, frozen=True):
     admission_state: str = ""
     stuck_actors: int = 0
     actor_problem: str = ""
+    batches_refused: str = ""
     replay_actors_wait_ratio: float = 0.0
     replay_learner_wait_ratio: float = 0.0
     replay_wait: str = ""
@@ -166,6 +168,12 @@ def _absent(signals: Signals, workloads: Workloads) -> Diagnosis | None:
             "store",
             "The trajectory store does not report, so nothing arrives.",
             workloads.reason("trajectory_store"),
+        )
+    if signals.batches_refused:
+        return Diagnosis(
+            "learner",
+            f"{signals.batches_refused.rstrip('.')}. Nothing is trained.",
+            "correct what the reason names in the run file or the environment; more of any service does not help",
         )
     if signals.stuck_actors and signals.learner_idle_ratio > IDLE_RATIO_MAX:
         return Diagnosis(

@@ -150,7 +150,8 @@ def _before_training(values: dict[str, float], platform: Platform) -> str:
     ready, total = platform.readiness()
     if ready < total:
         return f"starting, {ready} of {total} ready"
-    return "waiting for the first batch"
+    refused = values.get(learner_stats.INVALID_BATCHES, 0.0)
+    return "waiting for the first batch" + (f", {refused:,.0f} refused by the learner" if refused else "")
 
 
 class _StopSignals:

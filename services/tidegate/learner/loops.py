@@ -293,6 +293,7 @@ class Learner:
         """Drop the trajectories that made an update not finite; it was undone, and the others are leased again."""
         context = self._context
         context.stats.add(statistics.INVALID_BATCHES)
+        context.stats.label(statistics.BATCH_REFUSAL, poisoned.why)
         dropped: list[Dropped] = []
         for culprit in poisoned.culprits:
             detail = f"{poisoned.why}. {culprit}"
@@ -322,6 +323,7 @@ class Learner:
         invalid = [trajectory_id for trajectory_id, work in parts if not await self._fits(work)]
         self._context.log.error("batch_invalid", batch=batch.batch_id, error=str(error))
         self._context.stats.add(statistics.INVALID_BATCHES)
+        self._context.stats.label(statistics.BATCH_REFUSAL, str(error))
         await batches.release(
             batch.batch_id,
             dropped=[

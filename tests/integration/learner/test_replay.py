@@ -20,6 +20,7 @@ from tests.support.replay import Stream
 from tests.support.replay_trainer import CountingTrainer, CountingTrainers
 from tests.support.settings import make_settings
 from tests.unit.trajectory_store.replay.building import UNITS, N, T, replay_config, segment_message
+from tidegate.catalogue import learner as learner_stats
 from tidegate.core.audit import ReplayTotals, replay_problems
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import PolicyVersion
@@ -302,6 +303,9 @@ async def test_segment_whose_units_do_not_fit_is_dropped_and_training_continues(
         async with running.world.learner() as life:
             running.insert(3, version=await life.version(0))
             await life.version(3)
+            board = life.context.stats.snapshot(at_s=0.0)
+        assert board.values[learner_stats.INVALID_BATCHES] >= 1
+        assert "the first segment is no good" in board.labels[learner_stats.BATCH_REFUSAL]
         ledger = reading.totals(running.store.ledger_path)
         assert ledger.dropped == {"invalid": 1}
         assert ledger.trained == 2

@@ -269,6 +269,15 @@ def test_every_window_gets_a_diagnosis_and_learner_bound_only_with_a_busy_learne
     assert all(isinstance(value, float) for value in signals.numbers().values())
 
 
+def test_learner_that_refuses_every_batch_is_the_bottleneck_with_its_reason() -> None:
+    refused = "The learner refused its last 12 batches, the newest because: its rewards have another shape."
+    found = diagnose(msgspec.structs.replace(HEALTHY, learner_idle_ratio=1.0, batches_refused=refused))
+    assert found.bottleneck == "learner"
+    assert found.sentence == f"{refused} Nothing is trained."
+    assert found.lever is None
+    assert "run file" in found.fix
+
+
 def test_actor_whose_environment_does_not_return_is_named_before_the_idle_loop() -> None:
     hung = "actor-1: Copy 3 of 'My-v0' does not return from step: 12 s"
     stuck = msgspec.structs.replace(HEALTHY, learner_idle_ratio=0.6, stuck_actors=1, actor_problem=hung)
