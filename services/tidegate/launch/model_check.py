@@ -4,18 +4,15 @@ Files are looked at here. The rest is told by transformers, in a process of its 
 reads the question on standard input): the library takes seconds to import, stays loaded, and may raise anything.
 """
 
-import subprocess
-import sys
 from pathlib import Path
-from typing import TypeAlias
 
 import msgspec
 
-from tidegate.core.errors import ConfigError, TidegateError
+from tidegate.core.errors import ConfigError
 from tidegate.models.model_folder import CACHE_DIR, check_files, pretrained_folder
 from tidegate.models.smollm2 import SMOLLM2, smollm2_folder
+from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, answer_question, ask
 from tidegate.runtime.config import PolicyConfig
-from tidegate.runtime.parent_death import dies_with_this_process
 
 # The libraries take 8 s of a CPU to import, which a busy machine may not give for minutes.
 DEADLINE_S = 300.0
@@ -29,17 +26,9 @@ class ModelFound(msgspec.Struct, frozen=True):
     size_bytes: int
 
 
-class _Loadable(msgspec.Struct, frozen=True, tag="loadable"):
-    architecture: str
-
-
-class _Refused(msgspec.Struct, frozen=True, tag="refused"):
-    what: str
-    why: str
-    fix: str
-
-
-_Answer: TypeAlias = _Loadable | _Refused
+class _Question(msgspec.Struct, frozen=True):
+    folder: str
+    context_length: int
 
 
 def check_model(policy: PolicyConfig) -> ModelFound | None:
@@ -62,49 +51,31 @@ def check_model(policy: PolicyConfig) -> ModelFound | None:
 
 def _ask(folder: Path, context_length: int) -> str:
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", __name__],
-            input=msgspec.json.encode((str(folder), context_length)),
-            capture_output=True,
-            check=False,
-            timeout=DEADLINE_S,
-            preexec_fn=dies_with_this_process(),
-        )
-    except subprocess.TimeoutExpired as error:
+        return ask(__name__, _Question(str(folder), context_length), str, deadline_s=DEADLINE_S)
+    except ChildTimeoutError as error:
         raise ConfigError(
             f"policy.path {folder} was not read within {DEADLINE_S:g} s",
             why="its file system answers slowly, or this machine is overloaded",
             fix="copy the model to a faster disk, or try again",
         ) from error
-    try:
-        answer: _Answer = msgspec.json.decode(done.stdout, type=_Answer)
-    except msgspec.MsgspecError as error:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
+    except ChildEndedError as error:
         raise ConfigError(
-            f"policy.path {folder} cannot be loaded: the process that tried it ended with {done.returncode}",
-            why=lines[-1][:400] if lines else "it was killed, for example for want of memory",
+            f"policy.path {folder} cannot be loaded: the process that tried it ended with {error.exit_code}",
+            why=error.reason or "it was killed, for example for want of memory",
             fix="correct the model's folder, or the installation of transformers",
         ) from error
-    if isinstance(answer, _Refused):
-        raise ConfigError(answer.what, why=answer.why, fix=answer.fix)
-    return answer.architecture
 
 
-def main() -> None:
-    """Answer the one question on standard input."""
-    folder, context_length = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, int])
-    reply, sys.stdout = sys.stdout.buffer, sys.stderr  # what the library prints is no answer
+def _architecture(question: _Question) -> str:
     # They import torch.
     from tidegate.models.pretrained_folder import check_pretrained
     from tidegate.models.transformers_tokenizer import TransformersTokenizer
 
-    try:
-        answer: _Answer = _Loadable(check_pretrained(Path(folder), context_length=context_length))
-        TransformersTokenizer(Path(folder))
-    except TidegateError as error:
-        answer = _Refused(error.what, error.why, error.fix)
-    reply.write(msgspec.json.encode(answer))
+    folder = Path(question.folder)
+    architecture = check_pretrained(folder, context_length=question.context_length)
+    TransformersTokenizer(folder)
+    return architecture
 
 
 if __name__ == "__main__":
-    main()
+    answer_question(_Question, _architecture)

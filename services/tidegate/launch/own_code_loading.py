@@ -1,18 +1,15 @@
 """Loads own code in processes that end with it, to say before a run starts what is wrong with it."""
 
 import os
-import subprocess
-import sys
 from importlib.util import find_spec
-
-import msgspec
+from types import NoneType
 
 from tidegate.core.errors import ConfigError
 from tidegate.environment.own_code.rows import RowsQuestion, write_rows
 from tidegate.launch.inherited_environment import inherited
 from tidegate.launch.own_code import own_code_of
 from tidegate.launch.run_plan import RunPlan
-from tidegate.runtime.parent_death import dies_with_this_process
+from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, ask
 
 TRY_OBJECTIVE = "tidegate.learner.optim.try_objective"
 # It imports torch.
@@ -39,27 +36,23 @@ def load_own_code(plan: RunPlan) -> None:
                 raise ConfigError(f"{setting}: {error.what}", why=error.why, fix=error.fix) from error
     settings = plan.services["learner"].language_model
     if settings.is_own and find_spec("torch") is not None:
-        _try_objective(msgspec.json.encode({"settings": settings, "folder": plan.file.files_dir}), environ)
+        _try_objective({"settings": settings, "folder": plan.file.files_dir}, environ)
 
 
-def _try_objective(question: bytes, environ: dict[str, str]) -> None:
+def _try_objective(question: object, environ: dict[str, str]) -> None:
+    setting = "learner.language_model.objective"
     try:
-        tried = subprocess.run(
-            [sys.executable, "-m", TRY_OBJECTIVE],
-            input=question,
-            capture_output=True,
-            check=False,
-            timeout=OBJECTIVE_DEADLINE_S,
-            env=environ,
-            preexec_fn=dies_with_this_process(),
-        )
-    except subprocess.TimeoutExpired as error:
+        ask(TRY_OBJECTIVE, question, NoneType, deadline_s=OBJECTIVE_DEADLINE_S, environ=environ)
+    except ChildTimeoutError as error:
         raise ConfigError(
-            f"The objective was not tried within {OBJECTIVE_DEADLINE_S:g} s",
+            f"{setting}: it was not tried within {OBJECTIVE_DEADLINE_S:g} s",
             fix="correct what its module waits for while it is imported",
         ) from error
-    if tried.returncode:
-        lines = tried.stderr.decode(errors="replace").strip().splitlines()
+    except ChildEndedError as error:
         raise ConfigError(
-            f"learner.language_model.objective: {lines[-1] if lines else 'its process was ended'}"
-        )
+            f"{setting}: it ended the process that tried it, with exit code {error.exit_code}",
+            why=error.reason,
+            fix="correct its code",
+        ) from error
+    except ConfigError as error:
+        raise ConfigError(f"{setting}: {error.what}", why=error.why, fix=error.fix) from error

@@ -3,23 +3,16 @@
 The same process tells of a verifier whether it can be loaded.
 """
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Mapping
-from contextlib import suppress
 
 import msgspec
 
 from tidegate.core.errors import ConfigError
 from tidegate.environment.own_code.process import PLATFORM_VARIABLES
+from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, ask
 from tidegate.runtime.own_code.references import OwnReference
-from tidegate.runtime.parent_death import dies_with_this_process
 
 CHILD = "tidegate.environment.own_code.rows_child"
-ANSWER_BYTES_MAX = 1 << 20
 
 
 class RowsQuestion(msgspec.Struct, frozen=True):
@@ -38,21 +31,10 @@ class RowsQuestion(msgspec.Struct, frozen=True):
     loads_only: bool = False
 
 
-class RowsWritten(msgspec.Struct, frozen=True, tag="written"):
+class RowsWritten(msgspec.Struct, frozen=True):
     """It is done. ``is_conversation``: the task has episodes of several turns."""
 
     is_conversation: bool
-
-
-class RowsRefused(msgspec.Struct, frozen=True, tag="refused"):
-    """The parts of the error's sentence."""
-
-    what: str
-    why: str
-    fix: str
-
-
-RowsAnswer = RowsWritten | RowsRefused
 
 
 def write_rows(question: RowsQuestion, *, environ: Mapping[str, str], deadline_s: float) -> RowsWritten:
@@ -62,40 +44,17 @@ def write_rows(question: RowsQuestion, *, environ: Mapping[str, str], deadline_s
         ConfigError: the code cannot be loaded, fails, or has no usable prompts; or it took longer than ``deadline_s``.
     """
     written = question.reference.written
-    process = subprocess.Popen(
-        [sys.executable, "-m", CHILD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        env={name: value for name, value in environ.items() if not name.startswith(PLATFORM_VARIABLES)},
-        preexec_fn=dies_with_this_process(),
-    )
-    began_s = time.monotonic()
+    own = {name: value for name, value in environ.items() if not name.startswith(PLATFORM_VARIABLES)}
     try:
-        answer, printed = process.communicate(msgspec.json.encode(question), timeout=deadline_s)
-    except subprocess.TimeoutExpired as error:
+        return ask(CHILD, question, RowsWritten, deadline_s=deadline_s, environ=own)
+    except ChildTimeoutError as error:
         raise ConfigError(
-            f"The problems of {written} were not ready within {time.monotonic() - began_s:.0f} s",
+            f"The problems of {written} were not ready within {deadline_s:.0f} s",
             fix="let problems() return a list at once, or write the prompts into a file for workload.dataset",
         ) from error
-    finally:
-        _kill(process)
-    try:
-        found = msgspec.json.decode(answer[:ANSWER_BYTES_MAX], type=RowsAnswer)
-    except msgspec.MsgspecError as error:
-        lines = printed.decode(errors="replace").strip().splitlines()
+    except ChildEndedError as error:
         raise ConfigError(
-            f"{written} ended the process that asked it for its problems, with exit code {process.returncode}",
-            why=lines[-1][:400] if lines else "",
+            f"{written} ended the process that asked it for its problems, with exit code {error.exit_code}",
+            why=error.reason,
             fix="correct its code",
         ) from error
-    if isinstance(found, RowsRefused):
-        raise ConfigError(found.what, why=found.why, fix=found.fix)
-    return found
-
-
-def _kill(process: "subprocess.Popen[bytes]") -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()

@@ -3,33 +3,27 @@
 A question on standard input, an answer on standard output; the code reads nothing and prints to standard error.
 """
 
-import os
-import sys
 from pathlib import Path
 
 import msgspec
 
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.environment.own_code.own_task import OwnTask, load_task
-from tidegate.environment.own_code.rows import RowsAnswer, RowsQuestion, RowsRefused, RowsWritten
+from tidegate.environment.own_code.rows import RowsQuestion, RowsWritten
 from tidegate.environment.tasks.port import SPLITS, Demonstration, Problem, dataset_rows
+from tidegate.runtime.child_question import answer_question
 from tidegate.runtime.files import replace_file
 from tidegate.runtime.own_code.loading import described
 
 TRAIN_FILE, DEMONSTRATIONS_FILE = "train.jsonl", "demonstrations.jsonl"
 
 
-def main() -> int:
-    """Answer one question."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=RowsQuestion)
-    answers.write(msgspec.json.encode(_answer(question)))
-    answers.flush()
-    return 0
+def written(question: RowsQuestion) -> RowsWritten:
+    """Write the rows.
 
-
-def _answer(question: RowsQuestion) -> RowsAnswer:
+    Raises:
+        TidegateError: the code cannot be loaded, fails, or has no usable prompts.
+    """
     try:
         task = load_task(question.reference)
         if question.loads_only:
@@ -40,14 +34,14 @@ def _answer(question: RowsQuestion) -> RowsAnswer:
             path = Path(question.folder) / name
             if not path.exists():
                 replace_file(path, encoder.encode_lines(each))
-    except TidegateError as error:
-        return RowsRefused(error.what, error.why, error.fix)
+    except TidegateError:
+        raise
     except BaseException as error:  # the code is the user's
-        return RowsRefused(
+        raise ConfigError(
             f"{question.reference.written} cannot be loaded",
-            described(error, file=question.reference.source),
-            "correct it, then start the run again",
-        )
+            why=described(error, file=question.reference.source),
+            fix="correct it, then start the run again",
+        ) from error
     return RowsWritten(task.is_conversation)
 
 
@@ -84,6 +78,4 @@ def _plain(demonstration: Demonstration) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)  # threads and exit handlers of the code do not hold the process
+    answer_question(RowsQuestion, written)

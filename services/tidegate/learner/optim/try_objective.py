@@ -1,16 +1,10 @@
-"""The program that loads and tries an own objective: ``python -m tidegate.learner.optim.try_objective``.
-
-Settings on standard input; exit code 0, or 2 with the sentence on standard error.
-"""
-
-import sys
+"""The program that loads and tries an own objective: ``python -m tidegate.learner.optim.try_objective``."""
 
 import msgspec
 
 from tidegate.algorithms.grpo_settings import GrpoSettings
-from tidegate.core.errors import ConfigError
 from tidegate.learner.optim.own_objective import open_objective
-from tidegate.runtime import exit_codes
+from tidegate.runtime.child_question import answer_question
 
 
 class ObjectiveQuestion(msgspec.Struct, frozen=True):
@@ -20,16 +14,14 @@ class ObjectiveQuestion(msgspec.Struct, frozen=True):
     folder: str
 
 
-def main() -> int:
-    """Try the objective of a question."""
-    question = msgspec.json.decode(sys.stdin.buffer.read(), type=ObjectiveQuestion)
-    try:
-        open_objective(question.settings, folder=question.folder)
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return exit_codes.BAD_INPUT
-    return 0
+def tried(question: ObjectiveQuestion) -> None:
+    """Load and try it.
+
+    Raises:
+        ConfigError: it cannot be loaded, or not be computed with.
+    """
+    open_objective(question.settings, folder=question.folder)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    answer_question(ObjectiveQuestion, tried)
