@@ -156,7 +156,6 @@ def may(space: str, account: str, verb: str, resource: str, *, within: str | Non
 @needs_cluster
 def test_server_grants_admission_what_observing_needs(granted: str) -> None:
     for verb, resource in (
-        ("list", "pods"),
         ("get", "deployments.apps/t-actor"),
         ("update", "leases.coordination.k8s.io/t-admission"),
         ("create", "events.events.k8s.io"),
@@ -174,6 +173,7 @@ def test_server_grants_admission_what_observing_needs(granted: str) -> None:
         ("get", "secrets/t-nats-auth"),
         ("get", "secrets/t-call-auth"),
         ("get", "configmaps"),
+        ("list", "pods"),
         ("delete", "pods"),
         ("patch", "pods"),
         ("create", "pods"),

@@ -1,6 +1,7 @@
 """A Kubernetes API server of a few paths: objects in a dict, resource versions, managed fields, and faults.
 
-``requests`` keeps what admission sends. ``deny`` answers 403 to what begins with a path, ``hang`` never answers.
+``requests`` keeps what admission sends, ``selectors`` by path the label selectors that it lists with. ``deny`` answers
+403 to what begins with a path, ``hang`` never answers.
 """
 
 import asyncio
@@ -42,6 +43,7 @@ class FakeApi:
         self.objects: dict[str, Json] = {}
         self.lists = {PODS, APPS, LEASES, EVENTS, AUTOSCALERS}
         self.requests: list[tuple[str, str, Json]] = []
+        self.selectors: dict[str, set[str]] = {}
         self.denied: set[str] = set()
         self.hangs = False
         # Off: as for what was applied server-side without replicas.
@@ -73,6 +75,11 @@ class FakeApi:
 
     def pod(self, name: str, **annotations: str) -> None:
         self.put(f"{PODS}/{name}", {"metadata": {"name": name, "labels": LABELS, "annotations": annotations}})
+
+    def strange_pod(self, name: str) -> None:
+        """A pod of the namespace that is no actor of the release."""
+        labels = {**LABELS, "app.kubernetes.io/instance": "other"}
+        self.put(f"{PODS}/{name}", {"metadata": {"name": name, "labels": labels, "annotations": {}}})
 
     def autoscaler(self, name: str, *, target: str) -> None:
         reference = {"kind": "Deployment", "name": target}
@@ -139,7 +146,13 @@ class FakeApi:
             return self._failure(403, f"{path} is forbidden")
         match request.method:
             case "GET" if path in self.lists:
-                inside = [found for name, found in self.objects.items() if name.rpartition("/")[0] == path]
+                selector = request.query.get("labelSelector", "")
+                self.selectors.setdefault(path, set()).add(selector)
+                inside = [
+                    found
+                    for name, found in self.objects.items()
+                    if name.rpartition("/")[0] == path and selected(found, selector)
+                ]
                 return web.json_response({"items": inside, "metadata": {}})
             case "GET" if path.endswith("/scale") and path.removesuffix("/scale") in self.objects:
                 found = self.objects[path.removesuffix("/scale")]
@@ -192,6 +205,13 @@ class FakeApi:
             yield f"http://127.0.0.1:{self.port}"
         finally:
             await runner.cleanup()
+
+
+def selected(found: Json, selector: str) -> bool:
+    """Whether an object has every label of a selector of equalities."""
+    labels = found["metadata"].get("labels", {})
+    wanted = (part.partition("=") for part in selector.split(",") if part)
+    return all(labels.get(key) == value for key, _, value in wanted)
 
 
 def merged(into: Json, patch: Json) -> Json:

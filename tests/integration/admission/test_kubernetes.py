@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.broker import Broker
-from tests.support.kubernetes import APPS, AUTOSCALERS, LEASES, RUNS, FakeApi
+from tests.support.kubernetes import APPS, AUTOSCALERS, LEASES, PODS, RUNS, FakeApi
 from tests.support.reports import Services
 from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
@@ -131,6 +131,35 @@ async def test_pods_are_ranked_by_the_work_they_hold_and_others_ranks_are_left_a
         await until(lambda: len(api.requests) > requests + 25)
         assert len(api.patches("/pods/t-actor-idle")) == 1, "one patch a minute"
         assert context.stats.value(statistics.FOREIGN_POD_COSTS) == 1.0
+
+
+async def test_pods_are_listed_by_the_labels_of_the_releases_actors_and_others_are_left_alone(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services
+) -> None:
+    async with admission(make, api, services, config()) as context:
+        await until(lambda: context.stats.value(statistics.KUBERNETES_LEADER) == 1.0)
+        await until_reported(context, services)
+        api.strange_pod("other-actor-0")
+        api.pod("t-actor-0")
+        await until(lambda: COST in api.annotations("t-actor-0"))
+        assert api.selectors[PODS] == {"app.kubernetes.io/instance=t,app.kubernetes.io/component=actor"}
+        assert api.annotations("other-actor-0") == {}
+
+
+async def test_no_pod_is_listed_where_none_is_ranked_or_counted(
+    make: Callable[[], ServiceContext],
+    api: FakeApi,
+    services: Services,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The chart grants the list under the same condition.
+    monkeypatch.setenv("TIDEGATE_RANK_ACTORS", "0")
+    monkeypatch.setenv("TIDEGATE_CRD", "0")
+    async with admission(make, api, services, config("controller")):
+        await until(lambda: AUTOSCALERS in api.selectors)
+        asked = len(api.requests)
+        await until(lambda: len(api.requests) > asked + 10)
+    assert PODS not in api.selectors
 
 
 async def test_the_controller_scales_to_what_is_recommended_and_signs_it(

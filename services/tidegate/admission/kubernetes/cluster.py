@@ -211,11 +211,13 @@ class ClusterLoop:
         await self._emit_event("ExternalScaleDetected", note)
 
     async def _relist(self, *, leads: bool) -> None:
-        """List pods, and in the mode controller autoscalers; then write the deletion costs."""
+        """List the actors' pods where they are ranked or counted, and in the mode controller autoscalers; then rank."""
         access, scaling = self._access, self._admission.scaling
-        pods = await self._attempt(
-            "list pods", self._api.list_all(f"{self._core()}/pods", Pod, selector=access.selector)
-        )
+        pods = None
+        if access.run or self._ranks():
+            pods = await self._attempt(
+                "list pods", self._api.list_all(f"{self._core()}/pods", Pod, selector=access.selector)
+            )
         if pods is not None:
             self._pods = pods
         self._conflicts = tuple(await self._autoscalers()) if scaling.config.mode == "controller" else ()

@@ -21,12 +21,14 @@ def rules(
 ) -> list[RbacRule]:
     """The rules of one installation.
 
+    Pods may be listed only where admission ranks them or counts those that drain. A Role cannot limit a list to some
+    labels: admission sends its selector with each (``access.Access.selector``), and a server does not enforce it.
     ``run``: the TrainingRun's name, "" without the CRD. ``learner``: its StatefulSet, "" where the run does not end by
     itself.
     """
     named = tuple(deployments)
     asked = [
-        RbacRule(("",), ("pods",), ("list",)),
+        *([RbacRule(("",), ("pods",), ("list",))] if deletion_cost or run else []),
         RbacRule(("apps",), ("deployments",), ("get",), named),
         RbacRule(("coordination.k8s.io",), ("leases",), ("get", "update"), (lease,)),
         RbacRule(("events.k8s.io",), ("events",), ("create", "patch")),

@@ -62,6 +62,10 @@ def test_the_role_grants_little_and_the_scale_only_to_the_controller() -> None:
     observing, controlling = granted("observe"), granted("controller", cost=True, run="t")
     assert ("deployments/scale", "patch") not in observing
     assert ("pods", "patch") not in observing
+    assert ("pods", "list") not in observing
+    assert all(
+        ("pods", "list") in found for found in (granted("observe", cost=True), granted("observe", run="t"))
+    )
     assert controlling["deployments/scale", "patch"] == ("t-actor",)
     assert controlling["trainingruns/status", "patch"] == ("t",)
     touched = {resource for resource, _ in controlling}
