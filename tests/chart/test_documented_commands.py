@@ -22,6 +22,7 @@ KINDS = {
     "deployment": "Deployment",
     "job": "Job",
     "cronjob": "CronJob",
+    "statefulset": "StatefulSet",
     "jobset": "JobSet",
     "leaderworkerset": "LeaderWorkerSet",
     "trainingrun": "TrainingRun",
@@ -54,9 +55,8 @@ def test_helm_command_of_the_documents_renders(words: tuple[str, ...], tmp_path:
     mine = tmp_path / "my-run.yaml"
     # A run file under the key `run`, which the reader brings.
     mine.write_text("run: {seed: 2}\n", encoding="utf-8")
-    paths = {"my-run.yaml": str(mine)}
     arguments = [
-        str(ROOT / word) if word.startswith("helm/") else paths.get(word, word)
+        str(ROOT / word) if word.startswith("helm/") else str(mine) if word.endswith(".yaml") else word
         for word in words[2:]
         if word not in NOT_OF_A_RENDER
     ]

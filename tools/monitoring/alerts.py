@@ -200,6 +200,33 @@ def other_alerts(period: Period) -> list[Alert]:
             for_share=1 / 288,
         ),
         Alert(
+            name="TidegateLearnerAbsent",
+            severity="page",
+            # Its counters end with it, so that TidegateNothingTrained has nothing to compare.
+            expr=f"group by ({OF_RUN}) ({monitored})"
+            f" unless on ({OF_RUN}) group by ({OF_RUN}) ({selected(learner_stats.VERSION_STEP.metric)})"
+            f" unless on ({OF_RUN}) {paused}",
+            summary=f"{OF_WHICH}: no learner reports, and the run is neither paused nor complete",
+            meaning="The learner was scaled to 0, its pods wait for a node or for Kueue, or they do not get as far as"
+            " reporting. Actors go on until the staleness budget is used, and then wait on their GPUs. Only a declared"
+            " pause (`tidegate pause`, a suspended TrainingRun, actors that a person scaled to 0) or a completed run"
+            " explains that.",
+            confirm=(
+                "`kubectl get statefulset <release>-learner` or `kubectl get jobset <release>-learner`: how many pods"
+                " are wanted, and whether it is suspended.",
+                "`kubectl describe pods -l app.kubernetes.io/component=learner`: why they are pending, or why they"
+                " ended.",
+            ),
+            steps=(
+                "Scaled to 0 without a pause: `kubectl scale statefulset/<release>-learner --replicas=N`, N the number"
+                " of its pods (1 without `learner.ranks`); the run goes on from its last checkpoint.",
+                "To stop the run on purpose: `tidegate pause --reason TEXT` first, which also declares the silence.",
+                "A JobSet that Kueue suspended: `kubectl get workloads` shows what it waits for.",
+                "Pods that end: the message of `kubectl describe` gives the reason and a fix.",
+            ),
+            for_share=1 / 96,
+        ),
+        Alert(
             name="TidegateTelemetryLost",
             severity="page",
             expr=f"(group by ({OF_RUN}) ({monitored} offset {long})"
