@@ -62,14 +62,30 @@ def test_admission_may_do_what_it_declares(*, mode: Mode, deletion_cost: bool, c
 
 def test_admission_scales_nothing_where_it_may_not_end_the_run() -> None:
     without = render(values={"admission.kubernetes.endsRun": False})
-    as_jobset = render(values={"learner.kind": "JobSet"})
-    assert rules_of(as_jobset, "t-admission") == rules_of(without, "t-admission")
+    in_queue = render(values={"learner.kind": "JobSet", "kueue.queueName": "team"})
+    assert rules_of(in_queue, "t-admission") == rules_of(without, "t-admission")
     wanted = rbac.rules(
         mode="observe", deletion_cost=False, deployments=["t-actor"], lease="t-admission-leader"
     )
     assert rules_of(without, "t-admission") == json.loads(msgspec.json.encode(wanted))
     assert "TIDEGATE_LEARNER" not in environment(own_pods(without)["admission"])
     assert environment(own_pods(render())["admission"])["TIDEGATE_LEARNER"] == "t-learner"
+
+
+def test_admission_may_suspend_the_learner_only_where_it_is_a_job_set() -> None:
+    objects = render(values={"learner.kind": "JobSet"})
+    wanted = rbac.rules(
+        mode="observe",
+        deletion_cost=False,
+        deployments=["t-actor"],
+        lease="t-admission-leader",
+        learner="t-learner",
+        learner_is_job_set=True,
+    )
+    assert rules_of(objects, "t-admission") == json.loads(msgspec.json.encode(wanted))
+    assert environment(own_pods(objects)["admission"])["TIDEGATE_LEARNER_KIND"] == "JobSet"
+    assert "TIDEGATE_LEARNER_KIND" not in environment(own_pods(render())["admission"])
+    assert "jobset" not in json.dumps(rules_of(render(), "t-admission"))
 
 
 def test_pods_are_patched_only_under_a_policy_that_limits_it() -> None:

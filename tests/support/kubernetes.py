@@ -19,6 +19,7 @@ Json = dict[str, Any]
 NAMESPACE = "rl"
 APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
+JOB_SETS = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
@@ -72,6 +73,10 @@ class FakeApi:
 
     def stateful_set(self, name: str, replicas: int) -> None:
         self.put(f"{SETS}/{name}", {"metadata": {"name": name}, "spec": {"replicas": replicas}})
+
+    def job_set(self, name: str) -> None:
+        """As it is made: without `suspend`."""
+        self.put(f"{JOB_SETS}/{name}", {"metadata": {"name": name}, "spec": {"replicatedJobs": []}})
 
     def pod(self, name: str, **annotations: str) -> None:
         self.put(f"{PODS}/{name}", {"metadata": {"name": name, "labels": LABELS, "annotations": annotations}})

@@ -28,9 +28,12 @@ chart renders no `suspend` unless asked to, so that an upgrade undoes neither Ku
 {{- if eq .Values.learner.kind "JobSet" }}true{{ end -}}
 {{- end -}}
 
-{{/* Whether admission scales actors and learner to 0 at the run's target: a JobSet is not scaled. */}}
+{{/*
+Whether admission scales actors and learner to 0 at the run's target, and suspends a learner that is a JobSet. Kueue starts
+again what another suspends, so a JobSet in a queue stays Kueue's.
+*/}}
 {{- define "tidegate.endsRun" -}}
-{{- if and .Values.admission.kubernetes.endsRun (not (include "tidegate.learnerIsJobSet" .)) }}true{{ end -}}
+{{- if and .Values.admission.kubernetes.endsRun (not (and (include "tidegate.learnerIsJobSet" .) .Values.kueue.queueName)) }}true{{ end -}}
 {{- end -}}
 
 {{- define "tidegate.jobSet" -}}

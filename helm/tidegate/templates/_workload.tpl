@@ -229,6 +229,9 @@ spec:
         - {name: TIDEGATE_LEASE, value: {{ include "tidegate.name" (list $root "admission") }}-leader}
         {{- if include "tidegate.endsRun" $root }}
         - {name: TIDEGATE_LEARNER, value: {{ $learner }}}
+        {{- if include "tidegate.learnerIsJobSet" $root }}
+        - {name: TIDEGATE_LEARNER_KIND, value: JobSet}
+        {{- end }}
         {{- end }}
         {{- if $root.Values.crd.enabled }}
         - {name: TIDEGATE_CRD, value: "1"}

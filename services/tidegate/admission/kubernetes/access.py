@@ -13,7 +13,7 @@ class Access(msgspec.Struct, frozen=True):
     """Names in the cluster. ``identity`` holds the Lease.
 
     ``run`` is the TrainingRun's name, "" without the CRD. ``ranks_actors``: it may write the deletion cost of its pods.
-    ``learner``: its StatefulSet, which ends with the run; "" where admission may not scale it.
+    ``learner``: its StatefulSet or JobSet, which ends with the run; "" where admission may not change it.
     ``deployments``: of the actors; the first one is scaled, the others are counted. ``selector``: of the actors' pods.
     """
 
@@ -26,6 +26,7 @@ class Access(msgspec.Struct, frozen=True):
     run: str = ""
     ranks_actors: bool = False
     learner: str = ""
+    learner_is_job_set: bool = False
 
 
 def access_from(environ: Mapping[str, str]) -> Access | None:
@@ -51,6 +52,7 @@ def access_from(environ: Mapping[str, str]) -> Access | None:
         run=(environ.get("TIDEGATE_TRAINING_RUN") or release) if environ.get("TIDEGATE_CRD") == "1" else "",
         ranks_actors=environ.get("TIDEGATE_RANK_ACTORS", "") == "1",
         learner=environ.get("TIDEGATE_LEARNER", ""),
+        learner_is_job_set=environ.get("TIDEGATE_LEARNER_KIND", "") == "JobSet",
     )
 
 

@@ -14,8 +14,9 @@ import msgspec
 from tidegate.admission.config import KubernetesConfig
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.events import ClusterEvent, EventWriter, Regarding
+from tidegate.admission.kubernetes.learner_workload import LearnerWorkload
 from tidegate.admission.kubernetes.lease import Election
-from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod, Scale
+from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
 from tidegate.admission.kubernetes.pod_costs import CostPatch, rank
 from tidegate.admission.kubernetes.reporting import StatusReporter
 from tidegate.admission.kubernetes.scalers import KnownScale, conflicting, declared_zero, observe_scale
@@ -66,6 +67,7 @@ class ClusterLoop:
         self._access, self._api = access, api
         self._election = Election(api, access, lease_s=config.lease_s)
         self._events = EventWriter(api, access)
+        self._learner = LearnerWorkload(api, access)
         self._reporter = StatusReporter(api, access, status_s=config.status_s)
         self._failures: dict[str, str] = {}
         self._deployments: list[Deployment] = []
@@ -324,12 +326,11 @@ class ClusterLoop:
         state = completion.state
         if not learner or not (state.checkpointed or (state.replicas and not state.target)):
             return
-        path = f"/apis/apps/v1/namespaces/{self._access.namespace}/statefulsets/{learner}/scale"
-        scale = await self._attempt("read the learner's scale", self._api.get(path, Scale))
-        if scale is None or len(self._deployments) != len(self._access.deployments):
+        num_learners = await self._attempt("read the learner's scale", self._learner.replicas())
+        if num_learners is None or len(self._deployments) != len(self._access.deployments):
             return
         found = {each.metadata.name: each.spec.replicas for each in self._deployments}
-        found[learner] = scale.spec.replicas
+        found[learner] = num_learners
         wanted = wanted_replicas(state, found, last=[learner])
         if state.checkpointed and wanted:
             kept = state.replicas | {name: found[name] for name in wanted}
@@ -337,10 +338,10 @@ class ClusterLoop:
         elif not wanted and not state.target:
             completion.keep(msgspec.structs.replace(state, replicas={}))
         for name, count in wanted.items():
-            where = path if name == learner else f"{self._path_of(name)}/scale"
+            where = self._learner.path if name == learner else f"{self._path_of(name)}/scale"
             if name == self._access.deployments[0]:
                 self._set_scale(msgspec.structs.replace(self._scale_seen, writing=count))
-            body = {"spec": {"replicas": count}}
+            body = self._learner.change(count) if name == learner else {"spec": {"replicas": count}}
             if await self._attempt("scale with the run's end", self._patched(where, body)) is None:
                 return
             why = state.reason() or "its target is another one"

@@ -72,6 +72,19 @@ class Scale(msgspec.Struct, frozen=True):
     spec: ScaleSpec = ScaleSpec()
 
 
+class JobSetSpec(msgspec.Struct, frozen=True):
+    """Absent while it is not suspended."""
+
+    suspend: bool = False
+
+
+class JobSet(msgspec.Struct, frozen=True):
+    """``jobset.x-k8s.io/v1alpha2``."""
+
+    metadata: Meta
+    spec: JobSetSpec = JobSetSpec()
+
+
 class Pod(msgspec.Struct, frozen=True):
     """``v1``."""
 

@@ -18,13 +18,14 @@ def rules(
     lease: str,
     run: str = "",
     learner: str = "",
+    learner_is_job_set: bool = False,
 ) -> list[RbacRule]:
     """The rules of one installation.
 
     Pods may be listed only where admission ranks them or counts those that drain. A Role cannot limit a list to some
     labels: admission sends its selector with each (``access.Access.selector``), and a server does not enforce it.
-    ``run``: the TrainingRun's name, "" without the CRD. ``learner``: its StatefulSet, "" where the run does not end by
-    itself.
+    ``run``: the TrainingRun's name, "" without the CRD. ``learner``: its StatefulSet or JobSet, "" where the run
+    does not end by itself. A JobSet has no subresource that only suspends it.
     """
     named = tuple(deployments)
     asked = [
@@ -37,7 +38,9 @@ def rules(
         asked.append(RbacRule(("",), ("pods",), ("patch",)))
     if mode == "controller" or learner:
         asked.append(RbacRule(("apps",), ("deployments/scale",), ("patch",), named))
-    if learner:
+    if learner and learner_is_job_set:
+        asked.append(RbacRule(("jobset.x-k8s.io",), ("jobsets",), ("get", "patch"), (learner,)))
+    elif learner:
         asked.append(RbacRule(("apps",), ("statefulsets/scale",), ("get", "patch"), (learner,)))
     if mode == "controller":
         asked += [
