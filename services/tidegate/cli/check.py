@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -14,7 +15,10 @@ from tidegate.cli.option_groups import panel
 from tidegate.cli.run_argument import SetOption
 from tidegate.core.sizing.accelerators import parse_bytes, parse_gpus
 from tidegate.core.sizing.learner_room import LearnerRoom
+from tidegate.environment.playing import PlayedText
 from tidegate.launch.dial import dial_notice
+from tidegate.launch.play_check import play_run
+from tidegate.launch.play_child import PlayedSegments
 from tidegate.launch.run_check import RunReport, check_run
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_plan import RunPlan
@@ -28,6 +32,13 @@ DiskOption = Annotated[str, _Learner(help="Disk for its checkpoints: 10Gi.")]
 DIGEST_CHARS_SHOWN = 12
 
 
+class CheckAndPlay(msgspec.Struct, frozen=True):
+    """The answer of ``check --play --json``."""
+
+    check: RunReport
+    played: PlayedSegments | list[PlayedText] | None
+
+
 def check(
     run: Annotated[Path, typer.Argument(help="Run file.", metavar="RUN")],
     set_: SetOption = None,
@@ -35,27 +46,56 @@ def check(
     pods: PodsOption = 1,
     memory: MemoryOption = "",
     disk: DiskOption = "",
+    play: Annotated[
+        bool, typer.Option("--play", help="Also play one episode, and print what was seen.")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Check everything that `tidegate up` refuses before anything starts; start and keep nothing.
 
     Reads every section and what they need of each other, opens the environment once and builds the policy for it, or
-    reads the prompts, and looks at a pretrained model, which must fit the learner. Exits 0, or 2 with the reason on
-    standard error.
+    reads the prompts, and looks at a pretrained model, which must fit the learner. --play plays one episode with random
+    actions, or lets the reward judge two answers to one problem. Exits 0, or 2 with the reason on standard error.
     """
     plan = read_run_file(run, set_ or [])
     room = None
     if gpus or memory or disk or pods > 1:
         room = room_of(gpus=gpus, pods=pods, memory=memory, disk=disk, ranks=plan.services["learner"].ranks)
     report = asyncio.run(check_run(plan, room=room))
+    played = asyncio.run(play_run(plan)) if play else None
     if json:
-        write_json(report)
+        write_json(CheckAndPlay(report, played) if play else report)
         return
     console = Console()
     console.print(f"{run} can run", highlight=False, soft_wrap=True)
     console.print(render(report, plan), highlight=False)
     if notice := dial_notice(plan):
         console.print(notice, style="yellow", highlight=False, soft_wrap=True)
+    if played is not None:
+        console.print(played_lines(played), highlight=False, markup=False, soft_wrap=True)
+
+
+def played_lines(played: PlayedSegments | list[PlayedText]) -> str:
+    """What one episode gave, in words."""
+    if isinstance(played, PlayedSegments):
+        rewards = ", ".join(f"{each:g}" for each in played.rewards)
+        return (
+            f"\none episode with random actions\n  first observation  {played.observation}\n"
+            f"  return {played.episode_return:g} in {played.num_steps:,} steps and {played.took_s:.2f} s, "
+            f"rewards {rewards}\n  end  {played.end}"
+        )
+    return "".join(map(_text_lines, played))
+
+
+def _text_lines(played: PlayedText) -> str:
+    parts = ", ".join(f"{name} {value:g}" for name, value in {**played.parts, **played.components}.items())
+    turns = "".join(
+        f"\n  turn    {text!r}" + (f"\n  reply   {reply!r}" if reply else "") for text, reply in played.turns
+    )
+    return (
+        f"\nprompt    {played.prompt!r}{turns}\n  reward  {played.reward:g} ({parts}), {played.end}, "
+        f"{played.took_s:.2f} s\n"
+    )
 
 
 def room_of(*, gpus: str, pods: int, memory: str, disk: str, ranks: int) -> LearnerRoom:

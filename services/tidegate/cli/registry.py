@@ -28,7 +28,7 @@ COMMANDS: dict[str, CommandEntry] = {
     ),
     "new": CommandEntry(
         "tidegate.cli.new:new",
-        "Write a folder with a task, an environment or an objective of your own, which trains as it is.",
+        "Write a folder with a task, an environment, an objective or an agent of your own, which trains as it is.",
     ),
     "doctor": CommandEntry(
         "tidegate.cli.doctor:doctor", "Look whether this machine or pod is what a run on GPUs needs."

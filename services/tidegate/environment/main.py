@@ -1,23 +1,20 @@
 """Assembly of the environment service."""
 
 import os
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from tidegate.core.errors import TidegateError
-from tidegate.environment.config import EnvironmentConfig, times_of
-from tidegate.environment.conversations.tools import Conditions, Tools
+from tidegate.environment.config import EnvironmentConfig
 from tidegate.environment.describing import Describe, EnvironmentAnswer, describe_in
 from tidegate.environment.failures import FailureReports
 from tidegate.environment.judgements import VerifierFailed
 from tidegate.environment.loops import ScoreLoop, SweepLoop
 from tidegate.environment.own_code.blocking_episodes import BlockingEpisodes
 from tidegate.environment.own_code.episodes import OwnEpisodes
-from tidegate.environment.own_code.pool import OwnCodeSettings
 from tidegate.environment.own_code.tasks import OwnTasks, own_task_of
+from tidegate.environment.parts import bounds_of, close_verifiers, open_verifiers, tools_of
 from tidegate.environment.rewards import Rewards
-from tidegate.environment.sandbox.port import IsolatedSandbox, Sandbox
 from tidegate.environment.sandbox.registry import open_sandbox
 from tidegate.environment.scoring import Scorer
 from tidegate.environment.servicer import EnvironmentServicer
@@ -26,8 +23,6 @@ from tidegate.environment.sessions import SessionLimits, SessionTable
 from tidegate.environment.state import TASK, AnsweredProblem, ScoreCache
 from tidegate.environment.tasks.port import Problem
 from tidegate.environment.tasks.registry import get_task
-from tidegate.environment.verifiers.port import Verifier
-from tidegate.environment.verifiers.registry import make_verifier
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 
 
@@ -45,7 +40,7 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
     """The parts of the service around ``describe``, which opens the run's environment."""
     settings = context.settings
     is_text = settings.workload.kind == "text"
-    bounds = _bounds(config)
+    bounds = bounds_of(config)
     own = own_task_of(settings.workload.env, folder=settings.files_dir) if is_text else None
     own_tasks = OwnTasks(bounds, own=own)
     plays = settings.workload.turns_max > 1
@@ -71,7 +66,7 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
     try:
         if episodes is not None:
             await episodes.start()
-        verifiers = await _verifiers(config, sandbox, folder=settings.files_dir)
+        verifiers = await open_verifiers(config, sandbox, folder=settings.files_dir)
     except TidegateError:
         await own_tasks.close()
         if episodes is not None:
@@ -82,7 +77,7 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         partial(
             make_session_env,
             allowed_modules=config.session_envs,
-            tools=_tools(config, sandbox=sandbox),
+            tools=tools_of(config, sandbox=sandbox),
             own={} if episodes is None else {episodes.env_id: BlockingEpisodes(episodes)},
         ),
         SessionLimits(
@@ -107,69 +102,15 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         await own_tasks.close()
         if episodes is not None:
             await episodes.close()
-        await _close(verifiers)
+        await close_verifiers(verifiers)
 
     servicer = EnvironmentServicer(rewards, sessions, description, on_error=config.on_error)
     return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
 
 
-def _bounds(config: EnvironmentConfig) -> OwnCodeSettings:
-    return OwnCodeSettings(
-        num_processes=config.verifier_processes,
-        deadline_s=config.score_deadline_s,
-        start_deadline_s=config.verifier_start_deadline_s,
-        memory_bytes=config.verifier_memory_bytes,
-    )
-
-
 def _report_turn(reports: FailureReports, failed: VerifierFailed, problem: Problem, text: str) -> None:
     """A conversation that failed in a turn, counted as a failure of the task's own verdict."""
     reports.judged({TASK: [failed]}, [AnsweredProblem(problem, text)])
-
-
-async def _verifiers(
-    config: EnvironmentConfig, sandbox: IsolatedSandbox, *, folder: str
-) -> dict[str, Verifier]:
-    """The run's verifiers, started, so that a ready service can score; on an error the sandbox is closed too."""
-    verifiers: dict[str, Verifier] = {}
-    try:
-        for name, section in config.verifiers.items():
-            verifiers[name] = make_verifier(
-                section,
-                environ=os.environ,
-                isolated=_isolated(sandbox),
-                limits=config.sandbox,
-                folder=folder,
-            )
-            await verifiers[name].start()
-    except TidegateError:
-        await _close(verifiers)
-        sandbox.close()
-        raise
-    return verifiers
-
-
-async def _close(verifiers: dict[str, Verifier]) -> None:
-    for verifier in verifiers.values():
-        await verifier.close()
-
-
-def _isolated(sandbox: IsolatedSandbox) -> Callable[[], Sandbox]:
-    """The sandbox once it isolates; else the call raises ``IsolationUnavailableError``."""
-
-    def isolated() -> Sandbox:
-        sandbox.start()
-        return sandbox
-
-    return isolated
-
-
-def _tools(config: EnvironmentConfig, *, sandbox: IsolatedSandbox) -> Tools:
-    return Tools(
-        conditions=Conditions(latency=times_of(config.tool_latency), error_share=config.tool_error_share),
-        sandbox=_isolated(sandbox),
-        limits=config.sandbox,
-    )
 
 
 SPEC = ServiceSpec(name="environment", config_type=EnvironmentConfig, build=build)

@@ -1,0 +1,100 @@
+"""One episode of a run's environment or task before the run: `tidegate check --play`.
+
+Segments are played with random actions. Of text one training problem is answered twice: as its demonstration or its
+answer says, and by a text that means nothing, so that a reward which tells the two apart is seen to do so.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import msgspec
+
+from tidegate.core.errors import ConfigError
+from tidegate.environment.playing import PlayedText, play_text
+from tidegate.environment.tasks.port import Demonstration, Problem
+from tidegate.launch.environment_check import Refused
+from tidegate.launch.inherited_environment import inherited
+from tidegate.launch.play_child import PLAYED_S_MAX, PlayAnswer, PlayedSegments, PlayQuestion
+from tidegate.launch.preparation import write_datasets
+from tidegate.launch.run_plan import RunPlan
+from tidegate.runtime.parent_death import dies_with_this_process
+from tidegate.task_queue.dataset import TRAIN_FILE
+
+CHILD = "tidegate.launch.play_child"
+DEADLINE_S = PLAYED_S_MAX + 60.0
+# It stands for a policy that has learned nothing.
+STUB = "?"
+DEMONSTRATIONS_FILE = "demonstrations.jsonl"
+
+
+async def play_run(plan: RunPlan) -> PlayedSegments | list[PlayedText]:
+    """What one episode of the run's workload gave.
+
+    Raises:
+        ConfigError: the environment, the task or a verifier failed; with file and line of the user's code.
+    """
+    file = plan.file
+    if file.workload.kind == "segments":
+        return _play_segments(plan)
+    with TemporaryDirectory(prefix="tidegate-play-") as folder:
+        write_datasets(plan, Path(folder))
+        problem = _first(Path(folder) / TRAIN_FILE, Problem)
+        if problem is None:
+            raise ConfigError(f"{file.workload.env} has no training problems", fix="see workload.dataset")
+        scripts = [*_shown(Path(folder) / DEMONSTRATIONS_FILE, problem), [STUB]]
+        return await play_text(
+            file.workload, plan.services["environment"], problem, scripts, folder=file.files_dir
+        )
+
+
+def _shown(path: Path, problem: Problem) -> Sequence[list[str]]:
+    """The turns of the problem's demonstration, or its answer; nothing where it has neither."""
+    if path.is_file():
+        with path.open("rb") as lines:
+            for line in lines:
+                found = msgspec.json.decode(line, type=Demonstration)
+                if found.prompt == problem.prompt:
+                    return [[found.completion, *(turn for _, turn in found.exchanges)]]
+    return [[problem.answer]] if problem.answer else []
+
+
+def _first(path: Path, kind: type[Problem]) -> Problem | None:
+    with path.open("rb") as lines:
+        line = lines.readline()
+    return msgspec.json.decode(line, type=kind) if line.strip() else None
+
+
+def _play_segments(plan: RunPlan) -> PlayedSegments:
+    file = plan.file
+    question = PlayQuestion(file.workload, file.files_dir, file.seed)
+    try:
+        played = subprocess.run(
+            [sys.executable, "-m", CHILD],
+            input=msgspec.msgpack.encode(question),
+            capture_output=True,
+            check=False,
+            timeout=DEADLINE_S,
+            env=inherited(os.environ, file.pass_env),
+            preexec_fn=dies_with_this_process(),
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(
+            f"Environment {file.workload.env!r} did not play one episode within {DEADLINE_S:g} s",
+            fix="correct what its step waits for",
+        ) from error
+    try:
+        answer = msgspec.msgpack.decode(played.stdout, type=PlayAnswer)
+    except msgspec.MsgspecError as error:
+        lines = played.stderr.decode(errors="replace").strip().splitlines()
+        raise ConfigError(
+            f"Environment {file.workload.env!r} ended the process that played it, with exit code {played.returncode}",
+            why=lines[-1][:400] if lines else "",
+            fix="correct its code",
+        ) from error
+    if isinstance(answer, Refused):
+        raise ConfigError(answer.what, why=answer.why, fix=answer.fix)
+    return answer
