@@ -42,6 +42,7 @@ PUBLISHERS: Mapping[str, frozenset[str]] = {
     TOPOLOGY.policy("default"): frozenset({"weight-distribution"}),
     TOPOLOGY.control("task_queue"): frozenset({"admission"}),
     TOPOLOGY.event("evaluation"): frozenset({"actor"}),
+    TOPOLOGY.event("evaluation_begun"): frozenset({"task-queue"}),
     TOPOLOGY.event("checkpoint_corrupt"): frozenset({"learner"}),
     TOPOLOGY.event("lease_expired"): frozenset({"trajectory-store"}),
     TOPOLOGY.event("limits"): frozenset({"admission"}),

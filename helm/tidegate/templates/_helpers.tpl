@@ -268,6 +268,7 @@ services' code.
 {{/* What is shared and read by some services alone. */}}
 {{- define "tidegate.readers" -}}
 batch_size: [task_queue, trajectory_store, learner, admission]
+begin_from: [learner]
 files_dir: [task_queue, actor, environment, learner]
 long_tail: [actor, environment]
 policy: [actor, inference, learner]

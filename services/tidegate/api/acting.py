@@ -6,9 +6,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.cli.policy.stored import StoredPolicy
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PolicyVersion
+from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.models.policy_port import MemoryPolicy
 from tidegate.vector_envs.observations import recorded_observations
 

@@ -8,15 +8,13 @@ from tidegate.api.acting import Policy
 from tidegate.api.tables import table_of_ended, table_of_ledger, table_of_updates
 from tidegate.cli.accounting import ledger_path, read_accounting
 from tidegate.cli.explain import diagnosis_of_samples
-from tidegate.cli.policy.stored import read_stored_policy
 from tidegate.cli.trajectory_history import read_trajectory_history, sentence
 from tidegate.cli.up.history import read_steps
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.audit import Audit
-from tidegate.core.errors import ConfigError
-from tidegate.core.ids import parse_version
 from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, is_running, read_record
+from tidegate.launch.stored_policy import NEWEST, stored_version
 from tidegate.trajectory_store import reading
 from tidegate.trajectory_store.exporting import ended
 
@@ -108,14 +106,10 @@ class Run:
         return f"{diagnosis.sentence} Fix: {diagnosis.fix or 'nothing to fix'}."
 
     def policy(self, version: str | None = None) -> Policy:
-        """A version of the policy, such as ``0-3fa2@40``; None is the newest on disk.
+        """A version of the policy, such as ``0-3fa2@40`` or ``best``; None is the newest on disk.
 
         Raises:
             NotFoundError: the run keeps no such version; the message names those it keeps.
             ConfigError: it is no version, or the run trains a language model.
         """
-        try:
-            wanted = None if version is None else parse_version(version)
-        except ValueError as error:
-            raise ConfigError(f"{version!r} is no version", why=str(error)) from error
-        return Policy(read_stored_policy(self.folder, wanted))
+        return Policy(stored_version(self.folder, NEWEST if version is None else version))

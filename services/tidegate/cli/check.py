@@ -15,7 +15,7 @@ from tidegate.cli.option_groups import panel
 from tidegate.cli.run_argument import SetOption
 from tidegate.core.sizing.accelerators import parse_bytes, parse_gpus
 from tidegate.core.sizing.learner_room import LearnerRoom
-from tidegate.environment.playing import PlayedText
+from tidegate.environment.one_episode import PlayedText
 from tidegate.launch.dial import dial_notice
 from tidegate.launch.play_check import play_run
 from tidegate.launch.play_child import PlayedSegments

@@ -13,12 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.accounting import ledger_path
-from tidegate.cli.policy.command import version_of
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.history import read_steps
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.launch.run_folder import find_folder
+from tidegate.launch.stored_policy import version_of
 from tidegate.trajectory_store.version_samples import ShownCompletion, samples_of
 
 # Of a prompt or a completion that is shown; the whole is in `tidegate export` and in `--json`.

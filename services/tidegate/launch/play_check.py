@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from tidegate.core.errors import ConfigError
-from tidegate.environment.playing import PlayedText, play_text
+from tidegate.environment.one_episode import PlayedText, play_text
 from tidegate.environment.tasks.port import Demonstration, Problem
 from tidegate.launch.environment_check import Refused
 from tidegate.launch.inherited_environment import inherited

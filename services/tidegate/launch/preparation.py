@@ -18,6 +18,7 @@ from tidegate.launch.run_plan import RunPlan
 from tidegate.models.model_folder import CACHE_DIR, check_files, pretrained_folder
 from tidegate.models.smollm2 import SMOLLM2, smollm2_folder
 from tidegate.runtime.files import replace_file
+from tidegate.runtime.loading import load
 from tidegate.runtime.own_code.references import OwnReference
 from tidegate.runtime.parent_death import dies_with_this_process
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE
@@ -74,6 +75,8 @@ def prepare_pod(service: str, plan: RunPlan, *, data_dir: Path) -> None:
     warms_up = service == "learner" and plan.file.policy.kind == "char_lm"
     if service == "task_queue" or warms_up:
         write_datasets(plan, data_dir / "data")
+    if service == "learner" and plan.file.begin_from:
+        load("tidegate.launch.begin_from:write_begun_policy")(plan, data_dir)
 
 
 def _write_own(plan: RunPlan, own: OwnReference, folder: Path) -> None:

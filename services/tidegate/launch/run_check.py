@@ -21,6 +21,7 @@ from tidegate.launch.preflight import check_environment
 from tidegate.launch.preparation import write_datasets
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_target import target_of
+from tidegate.runtime.loading import load
 
 
 class RunReport(msgspec.Struct, frozen=True):
@@ -54,6 +55,8 @@ async def check_run(plan: RunPlan, *, room: LearnerRoom | None = None) -> RunRep
     check_mounted(file.files_dir)
     own_code = records_of(plan)
     load_own_code(plan)
+    if file.begin_from:
+        load("tidegate.launch.begin_from:parent_of")(plan)
     check_model_fits(plan, room=room)  # before the libraries are loaded, which takes seconds
     model = check_model(file.policy)
     environment = None

@@ -42,7 +42,9 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     service has to finish what it holds. ``broker_port``: 0 takes a free one. ``pass_env``: environment variables of
     your shell that all processes of `tidegate up` inherit, besides those that programs and libraries read and those
     that a service's own section names (a judge's key). ``files_dir``: the folder of the files that a run file names
-    (own code, datasets); relative to the run file, whose own folder it is by default.
+    (own code, datasets); relative to the run file, whose own folder it is by default. ``begin_from``: the folder of
+    another run, whose newest policy this run's first version is, with a new optimiser; ``FOLDER@best`` and
+    ``FOLDER@0-3fa2@40`` name a version. Relative to the run file, or to where the run is started.
     """
 
     run: RunName
@@ -62,6 +64,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     pass_env: tuple[str, ...] = ()
     files_dir: str = ""
+    begin_from: str = ""
 
 
 class RunPlan(msgspec.Struct, frozen=True):

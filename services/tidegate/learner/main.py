@@ -5,6 +5,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Coroutine
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from tidegate.core.errors import UnavailableError
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.core.staleness import StalenessLimits
 from tidegate.learner.algorithm import find_algorithm
+from tidegate.learner.begun_policy import begin_from_another
 from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.device import open_device
@@ -75,7 +77,9 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
     context.log.info("trainer_ready", policy=settings.policy.kind, ranks=num_ranks)
 
     def make_first_policy() -> None:
-        if isinstance(local, LanguageModelTrainer) and isinstance(local.model, CharLm):
+        if begin_from_another(local, Path(settings.data_dir) / "data"):
+            context.log.info("begun_from_another_run")
+        elif isinstance(local, LanguageModelTrainer) and isinstance(local.model, CharLm):
             warm_up(local, local.model, settings, config, report=report_warmup, log=context.log)
         if leading is not None:
             leading.share()

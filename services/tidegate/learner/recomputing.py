@@ -6,6 +6,7 @@ and the same ``learner.threads``, each update gives the same parameters to the l
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import structlog
@@ -15,6 +16,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.learner.algorithm import find_algorithm
+from tidegate.learner.begun_policy import begin_from_another
 from tidegate.learner.checkpoint import Checkpoint
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.device import find_device
@@ -62,6 +64,7 @@ class Recomputer:
         torch.set_num_threads(config.threads)
         device = find_device(config).torch_device()
         local = open_trainer(TrainerSetting(settings, config, device, description=description))
+        self._local = local
         self._first: tuple[LanguageModelTrainer, CharLm] | None = None
         if isinstance(local, LanguageModelTrainer) and isinstance(local.model, CharLm):
             self._first = (local, local.model)
@@ -81,6 +84,8 @@ class Recomputer:
         """
         if checkpoint is not None:
             self._trainer.restore(checkpoint.policy, checkpoint.trainer)
+        elif begin_from_another(self._local, Path(self._settings.data_dir) / "data"):
+            return
         elif self._first is not None:
             trainer, model = self._first
             warm_up(

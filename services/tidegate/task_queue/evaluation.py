@@ -17,7 +17,7 @@ from tidegate.task_queue.state import evaluation_due
 from tidegate.wire.convert import task_to_bytes
 from tidegate.wire.subjects import HEADER_TRACE_PARENT, POOL
 
-EVENT = "evaluation"
+EVENT, BEGUN = "evaluation", "evaluation_begun"
 
 
 class Evaluation:
@@ -68,6 +68,8 @@ class Evaluation:
             trace_parent=context.telemetry.root(),
         )
         try:
+            # First, so that weight distribution still has the version, which it keeps until the result.
+            await context.bus.event(BEGUN, {"version": str(version)})
             await context.bus.publish(
                 context.topology.tasks(POOL),
                 task_to_bytes(task),

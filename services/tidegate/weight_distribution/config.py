@@ -8,9 +8,10 @@ import msgspec
 class WeightDistributionConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many versions stay, and how they travel.
 
-    ``keep_versions``: versions that can still be pulled; an actor that is further behind than this follows to a newer
-    one, so fewer than ``max_lag`` + 2 make slow actors start over. ``inline_bytes_max``: policies up to this many
-    bytes travel inside of the announcement itself; above 400 KiB the announcement would not fit a message.
+    ``keep_versions``: versions that can still be pulled, besides the best one; an actor that is further behind than
+    this follows to a newer one, so fewer than ``max_lag`` + 2 make slow actors start over. ``inline_bytes_max``:
+    policies up to this many bytes travel inside of the announcement itself; above 400 KiB the announcement would not
+    fit a message.
     ``chunk_bytes``: size of one message of a tensor stream. ``reconcile_period_s``: how often POLICY is compared with
     the disk, so that an announcement which the broker lost returns within that time.
     """

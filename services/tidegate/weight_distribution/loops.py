@@ -7,6 +7,7 @@ from tidegate.core.errors import BackpressureError, ConflictError, TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.runtime.service import ServiceContext
 from tidegate.weight_distribution.announcer import Announcer
+from tidegate.weight_distribution.best import held_version
 from tidegate.weight_distribution.config import WeightDistributionConfig
 from tidegate.weight_distribution.intake import Intake
 from tidegate.weight_distribution.state import Accept, Decision, Manifest, Refuse, Repeat, decide_publish
@@ -23,7 +24,11 @@ class Distribution:
     def __init__(self, context: ServiceContext, config: WeightDistributionConfig) -> None:
         self._context = context
         self._config = config
-        self.versions = VersionStore(context.data_dir / "versions", keep_versions=config.keep_versions)
+        self.versions = VersionStore(
+            context.data_dir / "versions",
+            keep_versions=config.keep_versions,
+            held=held_version(context.data_dir),
+        )
         self._announcer = Announcer(context.bus, context.topology, model="default")
         self._writing = asyncio.Lock()
         self._num_intakes = 0

@@ -59,11 +59,17 @@ class StoredVersion(msgspec.Struct, frozen=True):
 
 
 class VersionStore:
-    """The kept versions, oldest first. ``prune`` holds them to ``keep_versions`` and frees files without a reader."""
+    """The kept versions, oldest first. ``prune`` holds them to ``keep_versions`` and frees files without a reader.
 
-    def __init__(self, directory: Path, *, keep_versions: int) -> None:
+    Versions that are held (``hold``) are kept besides these.
+    """
+
+    def __init__(
+        self, directory: Path, *, keep_versions: int, held: frozenset[PolicyVersion] = frozenset()
+    ) -> None:
         """Recover what an earlier process left in ``directory``; ``problems`` lists what could not be kept, and why."""
         self._directory = directory
+        self._held = held
         self._keep_versions = keep_versions
         self._versions: dict[PolicyVersion, StoredVersion] = {}
         self._files: dict[int, HeldFile] = {}
@@ -132,10 +138,15 @@ class VersionStore:
         if version in self._versions:
             self._drop(version)
 
+    def hold(self, versions: frozenset[PolicyVersion]) -> None:
+        """Keep these besides the newest, in place of those that were held; the caller bounds their number."""
+        self._held = versions
+
     def prune(self) -> None:
-        """Let go of the oldest versions beyond ``keep_versions``."""
-        while len(self._versions) > self._keep_versions:
-            self._drop(next(iter(self._versions)))
+        """Let go of the oldest versions beyond ``keep_versions``; the newest are kept besides those held."""
+        newest = list(self._versions)[-self._keep_versions :]
+        for version in set(self._versions) - set(newest) - self._held:
+            self._drop(version)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -239,8 +250,8 @@ class VersionStore:
                     path.unlink()
         found: list[StoredVersion] = []
         for sequence, manifest, announcement in reversed(headers):
-            if len(found) == self._keep_versions:
-                break
+            if len(found) >= self._keep_versions and manifest.version not in self._held:
+                continue
             try:
                 stored = self._locate(sequence, manifest, announcement)
                 if not found:

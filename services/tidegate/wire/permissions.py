@@ -54,7 +54,10 @@ class ServicePermissions(msgspec.Struct, frozen=True):
 
 SERVICES: Mapping[str, ServicePermissions] = {
     "task_queue": ServicePermissions(
-        publish=("task.*",), follow=("ver.*", "ctl.task_queue"), read=("CONTROL", "POLICY")
+        publish=("task.*",),
+        events=("evaluation_begun",),
+        follow=("ver.*", "ctl.task_queue"),
+        read=("CONTROL", "POLICY"),
     ),
     "actor": ServicePermissions(
         publish=("roll.*", "traj.*", "part.*"),

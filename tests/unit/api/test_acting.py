@@ -5,7 +5,7 @@ import numpy as np
 
 import tidegate
 from tests.unit.cli.policy.folders import write_policies
-from tidegate.cli.policy.stored import read_stored_policy
+from tidegate.launch.stored_policy import read_stored_policy
 
 
 def test_greedy_action_is_the_most_likely_one(tmp_path: Path) -> None:

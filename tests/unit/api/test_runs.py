@@ -5,10 +5,10 @@ import pytest
 import tidegate
 from tests.unit.cli.run_folder import LINEAGE, id_of, write_accounting, write_run, write_samples
 from tests.unit.cli.ui.completions import LOGPROBS, TOKENS, write_completions
-from tidegate.cli.policy.stored import StoredPolicy
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.ids import PolicyVersion, RunId
 from tidegate.launch.run_folder import read_plan
+from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.trajectory_store import reading
 
 
@@ -72,4 +72,4 @@ def test_folder_without_a_run_and_a_wrong_version_are_refused(tmp_path: Path) ->
         tidegate.Run(tmp_path)
     write_run(tmp_path)
     with pytest.raises(ConfigError, match="no version"):
-        tidegate.Run(tmp_path).policy("newest")
+        tidegate.Run(tmp_path).policy("latest")

@@ -11,7 +11,7 @@ from tests.unit.launch.test_run_file import TEXT
 from tidegate.cli.app import run
 from tidegate.cli.check import played_lines
 from tidegate.core.errors import TidegateError
-from tidegate.environment.playing import PlayedText
+from tidegate.environment.one_episode import PlayedText
 from tidegate.launch.play_check import play_run
 from tidegate.launch.play_child import PlayedSegments, shown
 from tidegate.launch.run_parsing import parse_plan

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from tidegate.actor.rollouts.heldout import HeldOutProblem
-from tidegate.cli.policy.stored import StoredPolicy
+from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.models.continuous import ContinuousBatch, GenerationRow
 from tidegate.models.language_models import open_language_model, open_tokenizer
 

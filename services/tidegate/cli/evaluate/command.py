@@ -13,13 +13,13 @@ from tidegate.actor.evaluation.held_out import SOLVED_REWARD
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
 from tidegate.cli.evaluate.passing import Figures, figures_of
 from tidegate.cli.json_output import write_json
-from tidegate.cli.policy.command import NEWEST, VersionOption, version_of
-from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
+from tidegate.cli.policy.command import VersionOption
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
 from tidegate.environment.tasks.port import Problem, TextTask
 from tidegate.environment.tasks.registry import TASKS
 from tidegate.launch.run_folder import read_plan
+from tidegate.launch.stored_policy import NEWEST, StoredPolicy, stored_version
 from tidegate.runtime.loading import load
 
 HELD_OUT = "held out"
@@ -58,7 +58,7 @@ def evaluate(
 
     The model is opened here; the run may have ended. Start it where the run was started.
     """
-    stored = read_stored_policy(named_run(run, folder), version_of(version))
+    stored = stored_version(named_run(run, folder), version)
     task = task_of(stored)
     sets = {path.stem: path for path in data} if data else {HELD_OUT: stored.folder / HELDOUT_FILE}
     if data and len(sets) < len(data):

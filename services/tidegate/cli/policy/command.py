@@ -7,16 +7,16 @@ import typer
 from rich.console import Console
 
 from tidegate.cli.policy.exporting import check_format, write_policy
-from tidegate.cli.policy.stored import read_stored_policy
 from tidegate.cli.policy.transformers_folder import write_folder
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
-from tidegate.core.ids import PolicyVersion, parse_version
+from tidegate.launch.stored_policy import NEWEST, stored_version
 
-NEWEST = "newest"
 VersionOption = Annotated[
     str,
-    typer.Option(help="Version, such as 0-3fa2@40; a checkpoint or weight distribution must hold it."),
+    typer.Option(
+        help="Version, such as 0-3fa2@40, newest, or best: a checkpoint or weight distribution must hold it."
+    ),
 ]
 
 
@@ -49,7 +49,7 @@ def policy(
         raise ConfigError("--adapters needs a folder", fix="name it with --to")
     if to is None:
         check_format(output)
-    stored = read_stored_policy(named_run(run, folder), version_of(version))
+    stored = stored_version(named_run(run, folder), version)
     if to is not None:
         write_folder(stored, to, adapters=adapters)
         Console().print(f"{to}: version {stored.version} of {stored.run}", highlight=False, soft_wrap=True)
@@ -61,17 +61,3 @@ def policy(
         highlight=False,
         soft_wrap=True,
     )
-
-
-def version_of(text: str) -> PolicyVersion | None:
-    """A version as ``--version`` takes it; None is the newest.
-
-    Raises:
-        ConfigError: it is no version.
-    """
-    if text == NEWEST:
-        return None
-    try:
-        return parse_version(text)
-    except ValueError as error:
-        raise ConfigError(f"--version {text} is no version", why=str(error)) from error

@@ -22,9 +22,9 @@ import safetensors.numpy
 
 from tidegate.cli.accounting import ledger_path, read_accounting
 from tidegate.cli.audit import one_line
-from tidegate.cli.policy.stored import StoredPolicy
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.spaces import description_to_json
+from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.runtime.files import replace_file
 from tidegate.trajectory_store.verifying import read_head
 

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tidegate.cli.policy.stored import StoredPolicy
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.core.records import Array
 from tidegate.core.spaces import is_image
+from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.loading import load
 from tidegate.vector_envs.episodes import PlayedEpisode, play_episodes

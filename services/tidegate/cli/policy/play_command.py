@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 
 from tidegate.cli.json_output import write_json
-from tidegate.cli.policy.command import NEWEST, VersionOption, version_of
+from tidegate.cli.policy.command import VersionOption
 from tidegate.cli.policy.greedy_play import play as play_policy
-from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
 from tidegate.cli.policy.video import check_video, video_at
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.view import number
+from tidegate.launch.stored_policy import NEWEST, StoredPolicy, stored_version
 from tidegate.vector_envs.episodes import PlayedEpisode, summarise_returns
 
 
@@ -39,7 +39,7 @@ def play(
     """
     if video is not None:
         check_video(video)
-    stored = read_stored_policy(named_run(run, folder), version_of(version))
+    stored = stored_version(named_run(run, folder), version)
     chosen_seed = stored.file.seed if seed is None else seed
     with ExitStack() as stack:
         played = play_policy(

@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from tidegate.cli.policy.model_card import model_card, read_facts
-from tidegate.cli.policy.stored import StoredPolicy
 from tidegate.core.errors import ConfigError
+from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.models.language_models import open_tokenizer
 from tidegate.models.model_folder import folder_digest, pretrained_folder
 from tidegate.runtime.loading import load

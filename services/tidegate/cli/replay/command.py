@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.progress import Progress
 
 from tidegate.cli.accounting import ledger_path
-from tidegate.cli.policy.command import NEWEST, version_of
 from tidegate.cli.replay.recomputing import Recomputation, RecomputedUpdate
 from tidegate.cli.run_argument import RunFolderOption
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import Array
 from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, read_record
+from tidegate.launch.stored_policy import NEWEST, version_of
 from tidegate.trajectory_store.kept_updates import open_updates
 
 FIRST = "first"

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.cli.policy.stored import LEARNER, VERSIONS
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import Array
@@ -13,6 +12,7 @@ from tidegate.core.spaces import EnvironmentDescription
 from tidegate.launch.forking import CHECKPOINTS
 from tidegate.launch.run_folder import read_plan, settings_of
 from tidegate.launch.run_plan import RunFile
+from tidegate.launch.stored_policy import LEARNER, VERSIONS
 from tidegate.learner.checkpoint import Checkpoint, checkpoints_in
 from tidegate.learner.checkpoint import read as read_checkpoint
 from tidegate.learner.environment_file import read_environment

@@ -136,6 +136,9 @@ def _cards(run: RunData) -> list[tuple[str, str, str]]:
                 f"{summary['versions']:,} versions",
             )
         )
+    best = summary.get("best")
+    if best:
+        cards.append((number(best["score"]), f"{best['measure']} of the best version", best["version"]))
     per_cpu = summary.get("steps_per_cpu_s")
     cards.append(
         (f"{summary['env_steps']:,}", "steps trained", f"{per_cpu:,.0f} per CPU-second" if per_cpu else "")

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
 from tidegate.cli.run_argument import SetOption
@@ -20,6 +21,7 @@ from tidegate.runtime.loading import load
 
 # What trains and draws is loaded once the environment is being tried.
 TRAIN = "tidegate.cli.up.training:train"
+WRITE_BEGUN = "tidegate.launch.begin_from:write_begun_policy"
 
 
 def up(
@@ -78,5 +80,6 @@ def _open_folder(where: Path, plan: RunPlan) -> RunRecord:
             fix="choose another --dir",
         )
     record = folders.new_record(plan)
+    begun_from = load(WRITE_BEGUN)(plan, where) if plan.file.begin_from else ""
     where.mkdir(parents=True, exist_ok=True)
-    return record
+    return msgspec.structs.replace(record, forked_from=begun_from)

@@ -20,6 +20,7 @@ from tidegate.core.errors import CorruptionError, TidegateError
 from tidegate.core.receipt import Receipt, Usage, cost_line
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.session import RunOutcome, RunSession
+from tidegate.runtime.best_version import BestVersion, read_best
 from tidegate.runtime.files import replace_file
 
 SUMMARY_JSON = "summary.json"
@@ -84,6 +85,7 @@ class Summary(msgspec.Struct, frozen=True):
     usage: Usage
     receipt: Receipt | None
     values: dict[str, float]
+    best: BestVersion | None = None
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -151,6 +153,7 @@ def summarise(
         usage=usage,
         receipt=receipt,
         values=values,
+        best=read_best(session.folder / "weight_distribution"),
     )
 
 
@@ -246,6 +249,9 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
         rows.append(("evaluation", _evaluation(summary.evaluation_return, summary.values)))
     if summary.solved_share is not None:
         rows.append(("solved share", number(summary.solved_share)))
+    if summary.best is not None:
+        best = summary.best
+        rows.append(("best", f"{best.version}, {best.measure} {number(best.score)}"))
     rows.append(("steps", f"{summary.env_steps:,} trained in {summary.versions:,} versions{_rates(summary)}"))
     if summary.lag is not None:
         lag = summary.lag

@@ -15,7 +15,6 @@ from tidegate.actor.rollouts.heldout import read_problems
 from tidegate.cli.evaluate.answering import Answering
 from tidegate.cli.evaluate.command import evaluate
 from tidegate.cli.evaluate.passing import figures_of, pass_at
-from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PolicyVersion, RunId
 from tidegate.core.staleness import Lineage
@@ -24,6 +23,7 @@ from tidegate.launch.forking import CHECKPOINTS
 from tidegate.launch.preparation import write_datasets
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_folder import new_record, write_record
+from tidegate.launch.stored_policy import StoredPolicy, read_stored_policy
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.state import TrainingProgress

@@ -7,12 +7,12 @@ import numpy as np
 from tests.support.environments import CARTPOLE
 from tests.unit.cli.run_folder import write_run
 from tests.unit.weight_distribution.offers import offer, take_in
-from tidegate.cli.policy.stored import LEARNER, VERSIONS
 from tidegate.core.ids import LineageName, PolicyVersion, RunId
 from tidegate.core.records import Array
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.launch.forking import CHECKPOINTS
 from tidegate.launch.run_folder import read_plan
+from tidegate.launch.stored_policy import LEARNER, VERSIONS
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
 from tidegate.learner.environment_file import write_environment
 from tidegate.learner.optim.port import TrainerState

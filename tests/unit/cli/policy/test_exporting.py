@@ -18,10 +18,10 @@ from tests.unit.cli.run_folder import write_accounting
 from tidegate.cli.accounting import journal_path, ledger_path
 from tidegate.cli.app import EXIT_FAILED, run
 from tidegate.cli.policy.exporting import metadata_of, write_policy
-from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import description_from_json
 from tidegate.launch.run_file import read_run_file
+from tidegate.launch.stored_policy import StoredPolicy, read_stored_policy
 
 RUNS = Path(__file__).parents[4] / "runs"
 

@@ -18,11 +18,11 @@ from tests.support.environments import CARTPOLE
 from tests.unit.cli.policy.folders import write_policies
 from tidegate.cli.app import run
 from tidegate.cli.policy.greedy_play import picture_of, play
-from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
 from tidegate.cli.policy.video import video_at
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
 from tidegate.launch.run_file import read_run_file
+from tidegate.launch.stored_policy import StoredPolicy, read_stored_policy
 from tidegate.learner.environment_file import write_environment
 from tidegate.models.policies import build_policy
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig

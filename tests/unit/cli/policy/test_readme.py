@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.cli.policy.folders import write_policies
 from tidegate.cli.policy.exporting import write_policy
-from tidegate.cli.policy.stored import read_stored_policy
+from tidegate.launch.stored_policy import read_stored_policy
 
 README = Path(__file__).parents[4] / "README.md"
 PYTHON_BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)

@@ -3,15 +3,23 @@
 import shutil
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from tests.support.environments import CARTPOLE
 from tests.unit.cli.policy.folders import balancing_params, version, write_policies
 from tests.unit.cli.run_folder import write_run
-from tidegate.cli.policy.stored import LEARNER, VERSIONS, read_stored_policy
-from tidegate.core.errors import CorruptionError, NotFoundError
+from tidegate.core.errors import ConfigError, CorruptionError, NotFoundError
+from tidegate.launch.stored_policy import (
+    LEARNER,
+    VERSIONS,
+    WEIGHT_DISTRIBUTION,
+    read_stored_policy,
+    stored_version,
+)
 from tidegate.learner.environment_file import ENVIRONMENT_FILE
+from tidegate.runtime.best_version import BEST_FILE, BestVersion
 
 
 def test_newest_version_is_taken_wherever_it_is(tmp_path: Path) -> None:
@@ -73,3 +81,16 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
     read_stored_policy(folder, version(19))
     assert {path: path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))} == before
+
+
+def test_best_version_is_the_one_that_weight_distribution_recorded(tmp_path: Path) -> None:
+    folder = write_policies(tmp_path, checkpoints=(20,), kept=(18, 20))
+    with pytest.raises(NotFoundError, match="has no best version yet"):
+        stored_version(folder, "best")
+    best = BestVersion(str(version(18)), 480.0, "mean_return", 1.0)
+    (folder / WEIGHT_DISTRIBUTION / BEST_FILE).write_bytes(msgspec.json.encode(best))
+    assert stored_version(folder, "best").version == version(18)
+    assert stored_version(folder, "newest").version == version(20)
+    assert stored_version(folder, str(version(20))).version == version(20)
+    with pytest.raises(ConfigError, match="--version latest is no version"):
+        stored_version(folder, "latest")

@@ -13,7 +13,6 @@ from transformers.generation.configuration_utils import GenerationConfig
 
 from tests.unit.cli.run_folder import LINEAGE, START_S, write_completions
 from tests.unit.models.tiny_llama import CONTEXT, VOCABULARY, make_folder
-from tidegate.cli.policy.stored import StoredPolicy, read_stored_policy
 from tidegate.cli.policy.transformers_folder import write_folder
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PolicyVersion, RunId
@@ -22,6 +21,7 @@ from tidegate.core.staleness import Lineage
 from tidegate.launch.forking import CHECKPOINTS
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_folder import new_record, write_record
+from tidegate.launch.stored_policy import StoredPolicy, read_stored_policy
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.state import TrainingProgress

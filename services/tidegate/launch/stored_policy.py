@@ -4,8 +4,8 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.core.errors import NotFoundError
-from tidegate.core.ids import PolicyVersion, RunId
+from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.core.ids import PolicyVersion, RunId, parse_version
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.launch.forking import CHECKPOINTS
@@ -17,12 +17,15 @@ from tidegate.learner.checkpoint import read as read_checkpoint
 from tidegate.learner.environment_file import read_environment
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
+from tidegate.runtime.best_version import read_best
 from tidegate.runtime.evaluations import version_order
 from tidegate.runtime.loading import load
 from tidegate.weight_distribution.reading import VersionsOnDisk
 
-VERSIONS = Path("weight_distribution") / "versions"
+WEIGHT_DISTRIBUTION = Path("weight_distribution")
+VERSIONS = WEIGHT_DISTRIBUTION / "versions"
 LEARNER = Path("learner")
+NEWEST, BEST = "newest", "best"
 
 
 class StoredPolicy(msgspec.Struct, frozen=True, eq=False):
@@ -103,6 +106,40 @@ def read_stored_policy(folder: Path | None, version: PolicyVersion | None) -> St
         file=plan.file,
         base_digest=base_digest,
     )
+
+
+def stored_version(folder: Path | None, text: str) -> StoredPolicy:
+    """The version of a run that ``--version`` names; ``best`` by its evaluations, else by its training.
+
+    Raises:
+        NotFoundError: the run has no such version, or no best one yet.
+        ConfigError: it is no version.
+    """
+    if text != BEST:
+        return read_stored_policy(folder, version_of(text))
+    where = find_folder(folder)
+    best = read_best(where / WEIGHT_DISTRIBUTION)
+    if best is None:
+        raise NotFoundError(
+            f"{where} has no best version yet",
+            why="no version was evaluated, and the learner reported no mean return or reward",
+            fix="wait, set task_queue.evaluation_every_versions, or name a version",
+        )
+    return read_stored_policy(where, parse_version(best.version))
+
+
+def version_of(text: str) -> PolicyVersion | None:
+    """A version as ``--version`` takes it; None is the newest.
+
+    Raises:
+        ConfigError: it is no version.
+    """
+    if text == NEWEST:
+        return None
+    try:
+        return parse_version(text)
+    except ValueError as error:
+        raise ConfigError(f"--version {text} is no version", why=str(error)) from error
 
 
 def _ranges(versions: list[PolicyVersion]) -> str:
