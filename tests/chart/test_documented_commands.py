@@ -31,7 +31,7 @@ RELEASES = ("rl", "t", "tidegate", "<release>")
 # What adds every object that the documents name; two options of one workload are two renders.
 RENDERED: tuple[dict[str, Any], ...] = (
     EVERYTHING,
-    {"learner.kind": "JobSet", "tls.selfSigned.enabled": True},
+    {"learner.kind": "JobSet", "doctor.enabled": True, "tls.selfSigned.enabled": True},
     {
         "actor.nodes": 2,
         "actor.workerContainers": [{"name": "server", "image": "server:1"}],

@@ -44,7 +44,7 @@ WRITTEN = ("--folder", "--into", "--to", "--dir", "-o")
 IN_THE_REPOSITORY = re.compile(r"(?:runs|helm|k8s|examples|benchmarks|tests|tools)/[\w./-]+")
 HELM_FLAGS = {
     **dict.fromkeys(("-n", "--namespace", "-f", "--values", "--set", "--set-json", "--timeout"), 1),
-    **dict.fromkeys(("--reset-then-reuse-values", "--create-namespace", "--wait", "--force"), 0),
+    **dict.fromkeys(("--reset-then-reuse-values", "--create-namespace", "--wait", "--force", "--logs"), 0),
 }
 HELM_WITH_VALUES = ("install", "upgrade", "template")
 HELM_OTHERS = ("test", "uninstall", "rollback", "history", "status")
