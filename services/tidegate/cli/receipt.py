@@ -14,9 +14,9 @@ from tidegate.cli.json_output import write_json
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.run_list import last_update
 from tidegate.cli.up.summary import read_summary
-from tidegate.core.errors import NotFoundError
 from tidegate.core.receipt import EndedTotal, Receipt, Usage, lines_of_receipt, receipt_of
 from tidegate.core.records import DropReason
+from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, is_running, read_plan, read_processes
 from tidegate.trajectory_store.ended_totals import ended_totals
 from tidegate.trajectory_store.timeline import num_folded_rows
@@ -51,15 +51,12 @@ def read_receipt(folder: Path, *, usd_per_h: float | None = None, usage: Usage |
     """The receipt of a run folder, live or ended. ``usage``: if another one than that of its files.
 
     Raises:
-        NotFoundError: it is no run folder, or the files of a run in a cluster.
+        NotFoundError: it is no run folder.
+        ConfigError: it is a run in a cluster, whose files are in its pods.
         StaleFolderError, CorruptionError: the ledger cannot be read.
     """
     record, plan = read_plan(folder)
-    if record.cluster:
-        raise NotFoundError(
-            f"Run {record.run_id} keeps its files in a cluster",
-            fix="see `tidegate explain`, or make the receipt of a copy of its folders",
-        )
+    require_local(record, otherwise="see `tidegate explain`")
     unit = "steps" if plan.file.workload.kind == "segments" else "tokens"
     ledger = ledger_path(folder)
     trained, dropped, num_folded = EndedTotal(), dict[DropReason, EndedTotal](), 0

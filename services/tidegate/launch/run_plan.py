@@ -10,6 +10,7 @@ import msgspec
 
 from tidegate.core.prices import Prices
 from tidegate.core.slo_catalogue import SlosConfig
+from tidegate.runtime.companion_settings import NotifyConfig, TrackConfig
 from tidegate.runtime.config import (
     LongTailConfig,
     PolicyConfig,
@@ -45,6 +46,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (own code, datasets); relative to the run file, whose own folder it is by default. ``begin_from``: the folder of
     another run, whose newest policy this run's first version is, with a new optimiser; ``FOLDER@best`` and
     ``FOLDER@0-3fa2@40`` name a version. Relative to the run file, or to where the run is started.
+    ``track``: experiment trackers that `tidegate up` runs beside it; ``notify``: a webhook that it posts to. In a
+    cluster nothing reads these two: the run's files are in several pods, and Alertmanager sends notices.
     """
 
     run: RunName
@@ -59,6 +62,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     long_tail: LongTailConfig = LongTailConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     prices: Prices = Prices()
+    track: Annotated[tuple[TrackConfig, ...], msgspec.Meta(max_length=8)] = ()
+    notify: NotifyConfig | None = None
     until: str = ""
     drain_timeout_s: PositiveSeconds = 10.0
     broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0

@@ -3,6 +3,7 @@
 workload.dataset: problems.jsonl            dataset: {path: problems.jsonl}
 workload.reward: my_reward.py:score         env: my_reward.py:score, where the run is of text
 environment.verifiers.mine: my.py:score     mine: {kind: python, path: my.py, function: score}
+track: [mlflow]                             track: [{tracker: mlflow}]
 """
 
 from typing import Any, cast
@@ -14,6 +15,7 @@ SHORT_FIELDS = (
     ("WorkloadConfig", "dataset"),
     ("WorkloadConfig", "reward"),
     ("EnvironmentConfig", "verifiers"),
+    ("RunFile", "track"),
 )
 
 
@@ -46,6 +48,11 @@ def expand_short_forms(raw: dict[str, Any]) -> dict[str, Any]:
             for name, value in verifiers.items()
         }
         result["environment"] = environment
+    trackers = raw.get("track")
+    if isinstance(trackers, list):
+        result["track"] = [
+            {"tracker": each} if isinstance(each, str) else each for each in cast("list[Any]", trackers)
+        ]
     return result
 
 

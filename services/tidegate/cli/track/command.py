@@ -9,12 +9,18 @@ import typer
 
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.track.follow import TrackedRun
+from tidegate.cli.track.place import TrackedPlace
 from tidegate.cli.track.registry import TRACKERS
-from tidegate.core.errors import ConfigError
+from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, is_running, read_record
+from tidegate.launch.supervised import await_folder, is_supervised
 
 CURSOR_FILE = "tidegate-position.json"
+# How long a tracker that fails is tried again once the run is over.
+LAST_TRIES_S = 10.0
+# Between two looks at a run whose tracker fails.
+BACKOFF_S_MAX = 60.0
 
 
 def track(
@@ -22,32 +28,70 @@ def track(
     folder: RunOption = None,
     tracker: Annotated[str, typer.Option("--with", help=f"Tracker: {', '.join(TRACKERS)}.")] = "tensorboard",
     to: Annotated[
-        Path, typer.Option("--to", help="Folder of the tracker's files; each run has one of its own in it.")
-    ] = Path(".tidegate") / "tensorboard",
+        str,
+        typer.Option(
+            "--to", help="Folder or address that the tracker writes to (default: .tidegate/TRACKER)."
+        ),
+    ] = "",
     period_s: Annotated[
         float, typer.Option("--every", help="Seconds between two looks at a running run.", min=0.1, max=600.0)
     ] = 2.0,
 ) -> None:
-    """Write a run's curves, evaluations and objectives for an experiment tracker, until the run ends.
+    """Write a run's curves, samples, objectives and receipt for an experiment tracker, until the run ends.
 
-    Reads the run folder, live or ended, and changes nothing in it. Called again it goes on where it was.
+    Reads the run folder, live or ended, and changes nothing in it. Called again it goes on where it was. A tracker that
+    fails is tried again with a growing pause, while the run goes on and ten seconds longer.
     """
-    where = find_folder(named_run(run, folder))
+    named = named_run(run, folder)
+    if named is not None:
+        await_folder(named)
+    where = find_folder(named)
     record = require_local(read_record(where), otherwise="read its metrics from Prometheus")
     if tracker not in TRACKERS:
         raise ConfigError(f"There is no tracker {tracker!r}", fix=f"use {', '.join(TRACKERS)}")
-    place = to / record.run_id
-    place.mkdir(parents=True, exist_ok=True)
+    place = _place(record.run_id, to or f".tidegate/{tracker}", tracker)
     opened = TRACKERS[tracker](place)
+    follower = TrackedRun(where, opened, place.folder / CURSOR_FILE)
+    sent, pause_s, over_at_s = 0, period_s, None
+    while True:
+        # What is written after the last look belongs to the run as well.
+        over = not (is_running(where) or is_supervised(where))
+        if over and over_at_s is None:
+            over_at_s = time.monotonic()
+        try:
+            sent += follower.send_new(now_s=time.time(), over=over)
+            if over:
+                opened.close(ended=True)
+                break
+            pause_s = period_s
+        except opened.errors as error:
+            if over_at_s is not None and time.monotonic() - over_at_s > LAST_TRIES_S:
+                raise UnavailableError(
+                    f"{tracker} did not take everything of run {record.run_id}",
+                    why=f"{type(error).__name__}: {error}",
+                    fix=f"track it again: `tidegate track {where} --with {tracker}` goes on at update"
+                    f" {follower.last_step}",
+                ) from error
+            sys.stderr.write(
+                f"tidegate: {tracker} failed and is tried again: {type(error).__name__}: {error}\n"
+            )
+            pause_s = min(2 * pause_s, BACKOFF_S_MAX if over_at_s is None else period_s)
+        time.sleep(pause_s)
+    sys.stdout.write(f"{to or place.to}: {sent} updates of {record.run_id}\n")
+
+
+def _place(run_id: str, to: str, tracker: str) -> TrackedPlace:
+    """The place, with a folder of this run's own files: below ``to``, or beside the others of an address.
+
+    Raises:
+        ConfigError: the folder cannot be made.
+    """
+    base = Path(".tidegate") / tracker if "://" in to else Path(to)
+    place = TrackedPlace(run_id=run_id, to=to, folder=base / run_id)
     try:
-        follower = TrackedRun(where, opened, place / CURSOR_FILE)
-        sent, goes_on = 0, True
-        while goes_on:
-            # What is written after the last look belongs to the run as well.
-            goes_on = is_running(where)
-            sent += follower.send_new()
-            if goes_on:
-                time.sleep(period_s)
-    finally:
-        opened.close()
-    sys.stdout.write(f"{place}: {sent} updates\n")
+        place.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{place.folder} cannot be made", why=str(error), fix="name another --to"
+        ) from error
+    return place

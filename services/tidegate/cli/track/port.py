@@ -1,20 +1,34 @@
 """What an experiment tracker has to offer."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 
 class Tracker(Protocol):
-    """Keeps numbers by step, and texts. ``at_s``: seconds since the epoch."""
+    """Keeps numbers by step, texts and tables. ``at_s``: seconds since the epoch.
+
+    Every call may take as long as the tracker's service or disk does, and raise one of ``errors``, after which the same
+    call comes again.
+    """
+
+    errors: tuple[type[Exception], ...]
+
+    def settings(self, run_file: Mapping[str, Any], *, at_s: float) -> None:
+        """The run file with its defaults, once."""
+        ...
 
     def numbers(self, values: Mapping[str, float], *, step: int, at_s: float) -> None:
         """Numbers of one update, or of a version that was evaluated; names have sections, as ``train/loss``."""
         ...
 
     def text(self, name: str, text: str, *, step: int, at_s: float) -> None:
-        """A text such as the run file."""
+        """A text such as the receipt; another one of the same name replaces it."""
         ...
 
-    def close(self) -> None:
-        """Write what is left."""
+    def table(self, name: str, rows: Sequence[Mapping[str, Any]], *, step: int, at_s: float) -> None:
+        """Rows with the same columns, such as the samples of a version."""
+        ...
+
+    def close(self, *, ended: bool) -> None:
+        """Write what is left. ``ended``: the run is over, else it may be tracked again."""
         ...

@@ -1,10 +1,13 @@
 """TensorBoard: event files in a folder, by the writer of the package ``tensorboard``."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
+import yaml
+
+from tidegate.cli.track.flat import rows_as_text
+from tidegate.cli.track.place import TrackedPlace
 from tidegate.core.errors import ConfigError
 
 # Of files: a crash loses the numbers since.
@@ -14,8 +17,8 @@ FLUSH_S = 5
 class TensorBoard:
     """See ``port.Tracker``."""
 
-    def __init__(self, folder: Path) -> None:
-        """``folder``: of the event files; it is made.
+    def __init__(self, place: TrackedPlace) -> None:
+        """``place.folder``: of the event files.
 
         Raises:
             ConfigError: the package is missing, or the folder cannot be written.
@@ -30,14 +33,20 @@ class TensorBoard:
             raise ConfigError(
                 "TensorBoard is not installed", why=str(error), fix="pip install 'tidegate[tensorboard]'"
             ) from error
+        self.errors: tuple[type[Exception], ...] = (OSError,)
         self._summary, self._event = protos.Summary, events.Event
         self._text_metadata, self._tensor = metadata.create_summary_metadata, tensors.make_tensor_proto
         try:
-            self._writer = writer.EventFileWriter(str(folder), flush_secs=FLUSH_S)
+            self._writer = writer.EventFileWriter(str(place.folder), flush_secs=FLUSH_S)
         except OSError as error:
             raise ConfigError(
-                f"{folder} cannot be written", why=str(error), fix="name another --to"
+                f"{place.folder} cannot be written", why=str(error), fix="name another --to"
             ) from error
+
+    def settings(self, run_file: Mapping[str, Any], *, at_s: float) -> None:
+        """A text."""
+        text = yaml.safe_dump(dict(run_file), sort_keys=False, allow_unicode=True)
+        self.text("run file", text, step=0, at_s=at_s)
 
     def numbers(self, values: Mapping[str, float], *, step: int, at_s: float) -> None:
         """One scalar each."""
@@ -53,7 +62,11 @@ class TensorBoard:
         )
         self._add([value], step=step, at_s=at_s)
 
-    def close(self) -> None:
+    def table(self, name: str, rows: Sequence[Mapping[str, Any]], *, step: int, at_s: float) -> None:
+        """A text of each step."""
+        self.text(name, rows_as_text(rows), step=step, at_s=at_s)
+
+    def close(self, *, ended: bool) -> None:
         """Flush and close the file."""
         self._writer.close()
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from tidegate.core.receipt import Receipt, Usage
 from tidegate.core.targets import RunTarget
 from tidegate.launch import run_folder as folders
 from tidegate.launch import usage
+from tidegate.launch.companions import companions_beside, companions_of
 from tidegate.launch.gpu_processes import count_gpu_processes
 from tidegate.launch.live_run import Screen
 from tidegate.launch.own_code import record_own_code
@@ -48,31 +50,34 @@ def train(
         PreflightError: the environment, its settings or the policy cannot work.
     """
     session = RunSession(folder, record, plan, target, limit_s, usage.started_at_s())
-    lock = folders.lock(folder)
-    try:
-        folder.chmod(0o700)  # it may have existed, open to all users of the machine
-        record_own_code(plan, folder)
-        prepare_model(plan)
-        write_datasets(plan, folder / "data")
-        outcome = run_to_end(session, _screen(headless=headless or json), preflight)
-        accounting = accounting_or_error(folder)
-        taken = usage_of_ended(folder).with_start(
-            elapsed_s=outcome.ended_at_s - session.started_at_s,
-            cpu_s=outcome.cpu_s,
-            num_gpus=count_gpu_processes(folder),
-        )
-        summary = summarise(
-            session,
-            outcome,
-            accounting,
-            target_required=target_required,
-            report=folder / folders.REPORT_HTML,
-            usage=taken,
-            receipt=_receipt(folder, taken),
-        )
-        _finish(folder, summary, json=json)
-    finally:
-        os.close(lock)
+    # They end after the lock does, which tells them that the run is over.
+    with ExitStack() as beside:
+        lock = folders.lock(folder)
+        try:
+            folder.chmod(0o700)  # it may have existed, open to all users of the machine
+            beside.enter_context(companions_beside(companions_of(plan, folder), folder))
+            record_own_code(plan, folder)
+            prepare_model(plan)
+            write_datasets(plan, folder / "data")
+            outcome = run_to_end(session, _screen(headless=headless or json), preflight)
+            accounting = accounting_or_error(folder)
+            taken = usage_of_ended(folder).with_start(
+                elapsed_s=outcome.ended_at_s - session.started_at_s,
+                cpu_s=outcome.cpu_s,
+                num_gpus=count_gpu_processes(folder),
+            )
+            summary = summarise(
+                session,
+                outcome,
+                accounting,
+                target_required=target_required,
+                report=folder / folders.REPORT_HTML,
+                usage=taken,
+                receipt=_receipt(folder, taken),
+            )
+            _finish(folder, summary, json=json)
+        finally:
+            os.close(lock)
     if isinstance(accounting, CorruptionError):
         raise accounting
     return summary.succeeded

@@ -1,0 +1,74 @@
+"""Sections of the run file for the processes beside a run, which `tidegate up` starts (``launch.companions``)."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from tidegate.core.errors import ConfigError
+
+DeadlineSeconds = Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)]
+
+
+class TrackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One experiment tracker that gets the run while it trains; a text is the ``tracker`` alone.
+
+    ``tracker``: its package is an extra of the same name. ``to``: a folder, or the address of the tracker's service;
+    empty: ``.tidegate/TRACKER`` in the working directory. ``end_deadline_s``: seconds that it has for the rest when the
+    run is over; then it is stopped, and `tidegate track` sends the rest.
+    """
+
+    tracker: Literal["tensorboard", "mlflow", "wandb", "trackio"]
+    to: str = ""
+    end_deadline_s: DeadlineSeconds = 20.0
+
+    @property
+    def place(self) -> str:
+        """``to`` or its default."""
+        return self.to or f".tidegate/{self.tracker}"
+
+
+NoticeKind = Literal["end", "failure", "slo"]
+
+
+class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One webhook that `tidegate up` posts JSON to: when the run ends or fails, and when an objective is violated.
+
+    ``url``: http or https; the run folder keeps it. ``url_env``: the environment variable that holds it instead, where
+    the address is a secret. ``headers_env``: by header, the variable with its value. ``on``: what is posted.
+    ``end_deadline_s``: seconds to deliver the last notice.
+    """
+
+    url: str = ""
+    url_env: str = ""
+    headers_env: dict[str, str] = {}
+    on: tuple[NoticeKind, ...] = ("end", "failure", "slo")
+    end_deadline_s: DeadlineSeconds = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuse a section without one address.
+
+        Raises:
+            ConfigError: there is none, there are two, or it is of another scheme.
+        """
+        if bool(self.url) == bool(self.url_env):
+            raise ConfigError("notify needs one address", fix="set notify.url or notify.url_env, not both")
+        if self.url:
+            check_webhook_url(self.url, setting="notify.url")
+
+
+class Webhook(msgspec.Struct, frozen=True):
+    """A webhook with its secrets, as the process that posts gets it."""
+
+    url: str
+    headers: dict[str, str]
+    on: tuple[NoticeKind, ...]
+
+
+def check_webhook_url(url: str, *, setting: str) -> None:
+    """Refuse what is no address of a web server, without repeating it.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not url.startswith(("http://", "https://")) or any(mark.isspace() for mark in url):
+        raise ConfigError(f"{setting} is no address of a web server", fix="begin it with https://")

@@ -1,0 +1,226 @@
+"""A run in each tracker, opened again by the tracker's own reader, equals the run's files.
+
+MLflow's client, W&B's own messages in its file, Trackio's database by its own API; `make trackers` installs them.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.unit.cli.run_folder import write_accounting, write_completions
+from tidegate.cli.app import run
+from tidegate.cli.receipt import read_receipt
+from tidegate.cli.step_tail import curves_of
+from tidegate.cli.track.follow import TrackedRun, finite
+from tidegate.cli.track.mlflow import allowed_name
+from tidegate.cli.up.history import read_steps
+from tidegate.launch.run_folder import read_record
+
+# Each package takes some ten CPU-seconds to load.
+of_packages = pytest.mark.extended
+
+
+def needs(package: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"{package} is not installed: make trackers")
+
+
+def ended_run(folder: Path) -> Path:
+    """A language model's run with samples, which has ended."""
+    write_completions(folder, [("1+1=", "2", 1.0), ("1+1=", "3", 0.0), ("1+1=", "4", 0.5)])
+    (folder / "summary.json").write_bytes(b'{"ended_by": "target"}')
+    return folder
+
+
+def expected_curves(folder: Path) -> list[dict[str, float]]:
+    return [
+        {**finite(curves_of(update), section="train"), "step": update["step"]}
+        for update in read_steps(folder)
+    ]
+
+
+def receipt_as_json(folder: Path) -> dict[str, Any]:
+    return msgspec.json.decode(msgspec.json.encode(read_receipt(folder)))
+
+
+def track(folder: Path, tracker: str, to: Path) -> None:
+    assert run(["track", str(folder), "--with", tracker, "--to", str(to)]) == 0
+
+
+@of_packages
+@needs("mlflow")
+def test_mlflow_reads_back_curves_settings_samples_and_receipt(tmp_path: Path) -> None:
+    folder, to = ended_run(tmp_path / "run"), tmp_path / "mlflow"
+    track(folder, "mlflow", to)
+    track(folder, "mlflow", to)  # nothing comes twice
+    client = import_module("mlflow.tracking.client").MlflowClient(f"sqlite:///{to / 'mlflow.db'}")
+    [experiment] = [each for each in client.search_experiments() if each.name == "tidegate"]
+    [found] = client.search_runs([experiment.experiment_id])
+    assert found.info.run_name == read_record(folder).run_id
+    assert found.info.status == "FINISHED"
+    assert found.data.params["staleness.max_lag"] == str(read_record(folder).run_file["staleness"]["max_lag"])
+    [update] = expected_curves(folder)
+    step = update.pop("step")
+    for name, value in update.items():
+        [metric] = client.get_metric_history(found.info.run_id, allowed_name(name))
+        assert (metric.step, metric.value) == (step, pytest.approx(value))
+    place = Path(found.info.artifact_uri.removeprefix("file://"))
+    samples = json.loads((place / "samples" / f"step-{step}.json").read_text())
+    assert [(each["why"], each["completion"], each["reward"]) for each in samples] == [
+        ("best", "2", 1.0),
+        ("worst", "3", 0.0),
+        ("random", "4", 0.5),
+    ]
+    assert json.loads((place / "receipt.txt").read_text()) == receipt_as_json(folder)
+    assert json.loads((place / "summary.txt").read_text()) == {"ended_by": "target"}
+
+
+@of_packages
+@needs("wandb")
+def test_wandb_reads_back_curves_settings_samples_and_receipt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    folder, to = ended_run(tmp_path / "run"), tmp_path / "wandb"
+    track(folder, "wandb", to)
+    [file] = to.rglob("*.wandb")
+    records = list(records_of(file))
+    history = [
+        {
+            item.nested_key[0] if item.nested_key else item.key: json.loads(item.value_json)
+            for item in each.history.item
+        }
+        for each in records
+        if each.HasField("history")
+    ]
+    [update] = expected_curves(folder)
+    assert {name: history[0][name] for name in update} == pytest.approx(update)
+    [config] = [each.run for each in records if each.HasField("run")]
+    assert config.run_id == read_record(folder).run_id
+    settings = {
+        item.key: json.loads(item.value_json)
+        for each in records
+        if each.HasField("config")
+        for item in each.config.update
+    }
+    assert settings["staleness"] == read_record(folder).run_file["staleness"]
+    [table] = to.rglob("*.table.json")
+    assert [row[1] for row in json.loads(table.read_text())["data"]] == ["best", "worst", "random"]
+    summary = {
+        item.key or item.nested_key[0]: json.loads(item.value_json)
+        for each in records
+        if each.HasField("summary")
+        for item in each.summary.update
+    }
+    assert json.loads(summary["receipt"]) == receipt_as_json(folder)
+
+
+def records_of(file: Path) -> Iterator[Any]:
+    """The messages in W&B's file: blocks of 32 KiB with pieces, each after its checksum, length and kind."""
+    record: Any = import_module("wandb.proto.wandb_internal_pb2").Record
+    data, place, message = file.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if (left := 32768 - place % 32768) < 7:
+            place += left
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, place)
+        message += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last piece
+            parsed = record()
+            parsed.ParseFromString(message)
+            yield parsed
+            message = b""
+
+
+READ_TRACKIO = """
+import json, sys
+from trackio.sqlite_storage import SQLiteStorage
+[run] = SQLiteStorage.get_runs("tidegate")
+print(json.dumps([SQLiteStorage.get_run_config("tidegate", run), SQLiteStorage.get_logs("tidegate", run)], default=str))
+"""
+
+
+@of_packages
+@needs("trackio")
+def test_trackio_reads_back_curves_settings_samples_and_receipt(tmp_path: Path) -> None:
+    folder, to = ended_run(tmp_path / "run"), tmp_path / "trackio"
+    # Its folder is read when the package is loaded, so each has a process of its own.
+    program = [
+        sys.executable,
+        "-m",
+        "tidegate.cli.main",
+        "track",
+        str(folder),
+        "--with",
+        "trackio",
+        "--to",
+        str(to),
+    ]
+    subprocess.run(program, check=True, capture_output=True, timeout=240)
+    read = subprocess.run(
+        [sys.executable, "-c", READ_TRACKIO],
+        env={**os.environ, "TRACKIO_DIR": str(to)},
+        check=True,
+        capture_output=True,
+        timeout=240,
+    )
+    config, logs = json.loads(read.stdout.splitlines()[-1])
+    assert config["staleness"] == read_record(folder).run_file["staleness"]
+    [update] = expected_curves(folder)
+    assert {name: logs[0][name] for name in update} == pytest.approx(update)
+    [table] = [each["samples"] for each in logs if "samples" in each]
+    assert "best" in json.dumps(table)
+    assert any("receipt" in each for each in logs)
+
+
+class Unreliable:
+    """A tracker whose service fails at every other call."""
+
+    def __init__(self) -> None:
+        self.errors: tuple[type[Exception], ...] = (ConnectionError,)
+        self.calls = 0
+        self.taken: list[tuple[int, float]] = []
+
+    def _fail_sometimes(self) -> None:
+        self.calls += 1
+        if self.calls % 2:
+            raise ConnectionError
+
+    def settings(self, run_file: Mapping[str, Any], *, at_s: float) -> None:
+        self._fail_sometimes()
+
+    def numbers(self, values: Mapping[str, float], *, step: int, at_s: float) -> None:
+        self._fail_sometimes()
+        if "train/loss" in values:
+            self.taken.append((step, values["train/loss"]))
+
+    def text(self, name: str, text: str, *, step: int, at_s: float) -> None:
+        self._fail_sometimes()
+
+    def table(self, name: str, rows: Sequence[Mapping[str, Any]], *, step: int, at_s: float) -> None:
+        self._fail_sometimes()
+
+    def close(self, *, ended: bool) -> None:
+        self._fail_sometimes()
+
+
+def test_update_that_the_tracker_refused_comes_again_and_none_comes_twice(tmp_path: Path) -> None:
+    write_accounting(tmp_path)
+    tracker = Unreliable()
+    follower = TrackedRun(tmp_path, tracker, tmp_path / "position.json")
+    for _ in range(10):
+        try:
+            follower.send_new(now_s=0.0, over=False)
+        except ConnectionError:
+            continue
+    assert tracker.taken == [(update["step"], update["loss"]) for update in read_steps(tmp_path)]
