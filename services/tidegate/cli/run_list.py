@@ -24,7 +24,7 @@ class RunLine(msgspec.Struct, frozen=True):
     """One line of the list. ``name``: the folder's, which addresses it; ``problem``: why it cannot be read.
 
     ``state``: ``stopped`` is a run that has no summary, because it was killed. ``last_at_s``: of the last update.
-    ``usd`` and ``wasted_share``: of the receipt, once it ended.
+    ``usd`` and ``wasted_share``: of the receipt, once it ended; dollars only by prices of the run file.
     """
 
     name: str
@@ -98,6 +98,7 @@ def line_of(folder: Path) -> RunLine:
     score_name = next((each for each in SCORES if last.get(each) is not None), "")
     audit: dict[str, Any] = (summary or {}).get("audit") or {}
     receipt: dict[str, Any] = (summary or {}).get("receipt") or {}
+    has_cost = bool(receipt) and receipt["price"] != "examples"
     return RunLine(
         name=name,
         run_id=record.run_id,
@@ -113,7 +114,7 @@ def line_of(folder: Path) -> RunLine:
         lag_max=last.get("lag_max"),
         max_lag=plan.file.staleness.max_lag,
         balanced=audit.get("balanced"),
-        usd=receipt.get("usd"),
+        usd=receipt["usd"] if has_cost else None,
         wasted_share=sum(each["share"] for each in receipt["wasted"]) if receipt else None,
     )
 

@@ -257,7 +257,7 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
         lag = summary.lag
         rows.append(("lag", f"mean {lag.mean:.2f}, p95 {lag.p95}, max {lag.max} of max_lag {lag.max_lag}"))
     rows.append(("audit", summary.audit_line))
-    if summary.receipt is not None:
+    if summary.receipt is not None and summary.receipt.price != "examples":
         rows.append(("cost", _cost(summary.receipt)))
     restarts = ", ".join(f"{name} {count}" for name, count in summary.restarts.items())
     rows.append(("restarts", restarts or "none"))
