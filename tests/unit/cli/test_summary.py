@@ -20,7 +20,8 @@ from tidegate.cli.up.summary import (
     write_summary,
 )
 from tidegate.core.errors import CorruptionError, NotFoundError
-from tidegate.core.receipt import Usage
+from tidegate.core.prices import EXAMPLE_PRICES, Prices
+from tidegate.core.receipt import EndedTotal, Usage, receipt_of
 from tidegate.core.targets import parse_target
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.session import CounterReading, EndedBy, RunOutcome, RunSession
@@ -131,7 +132,31 @@ def test_evaluation_has_a_row_of_its_own(tmp_path: Path) -> None:
     assert "mean return 490, 420 to 500, of 16 greedy episodes" in console.export_text()
 
 
-def test_run_without_books_has_a_summary_and_no_success(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("prices", "is_shown"), [(EXAMPLE_PRICES, False), (Prices(learner_usd_per_h=12.0), True)]
+)
+def test_cost_is_shown_by_prices_of_the_run_file_alone(
+    tmp_path: Path, prices: Prices, is_shown: bool
+) -> None:
+    write_accounting(tmp_path)
+    receipt = receipt_of(
+        "r",
+        unit="steps",
+        steps=1_000,
+        trained=EndedTotal(trajectories=1, steps=1_000),
+        dropped={},
+        num_folded=0,
+        usage=Usage(starts=1, elapsed_s=3600.0),
+        prices=prices,
+        replicas={"learner": 1},
+    )
+    summary = msgspec.structs.replace(summary_of(tmp_path), receipt=receipt)
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(render_summary(summary))
+    assert ("cost " in console.export_text()) == is_shown
+
+
+def test_run_without_accounting_has_a_summary_and_no_success(tmp_path: Path) -> None:
     write_run(tmp_path)
     summary = summary_of(tmp_path)
     assert summary.audit is None
@@ -148,7 +173,7 @@ def test_summary_is_one_line_of_json_and_reads_back(tmp_path: Path) -> None:
     assert json.loads(summary.to_json())["audit"]["balanced"] is True
 
 
-def test_terminal_shows_target_books_restarts_and_notes(tmp_path: Path) -> None:
+def test_terminal_shows_target_audit_restarts_and_notes(tmp_path: Path) -> None:
     write_accounting(tmp_path)
     console = Console(width=120)
     with console.capture() as capture:
