@@ -101,7 +101,7 @@ def _nested(command: DocumentedCommand) -> Iterator[DocumentedCommand]:
 
 
 def _segments(words: list[str]) -> Iterator[list[str]]:
-    """The commands of a pipe or a list. Of a usage's brackets, what stands in them; of its alternatives, the first."""
+    """The commands of a pipe or a list; a usage line without its brackets, and with the first of its alternatives."""
     segment: list[str] = []
     depth = 0
     for word in words:

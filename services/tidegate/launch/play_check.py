@@ -5,8 +5,6 @@ answer says, and by a text that means nothing, so that a reward which tells the 
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,17 +14,16 @@ import msgspec
 from tidegate.core.errors import ConfigError
 from tidegate.environment.one_episode import PlayedText, play_text
 from tidegate.environment.tasks.port import Demonstration, Problem
-from tidegate.launch.environment_check import Refused
 from tidegate.launch.inherited_environment import inherited
-from tidegate.launch.play_child import PLAYED_S_MAX, PlayAnswer, PlayedSegments, PlayQuestion
+from tidegate.launch.play_child import PLAYED_S_MAX, PlayedSegments, PlayQuestion
 from tidegate.launch.preparation import write_datasets
 from tidegate.launch.run_plan import RunPlan
-from tidegate.runtime.parent_death import dies_with_this_process
+from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, ask
 from tidegate.task_queue.dataset import TRAIN_FILE
 
 CHILD = "tidegate.launch.play_child"
 DEADLINE_S = PLAYED_S_MAX + 60.0
-# It stands for a policy that has learned nothing.
+# The completion of an untrained policy.
 STUB = "?"
 DEMONSTRATIONS_FILE = "demonstrations.jsonl"
 
@@ -71,30 +68,17 @@ def _first(path: Path, kind: type[Problem]) -> Problem | None:
 def _play_segments(plan: RunPlan) -> PlayedSegments:
     file = plan.file
     question = PlayQuestion(file.workload, file.files_dir, file.seed)
+    environ = inherited(os.environ, file.pass_env)
     try:
-        played = subprocess.run(
-            [sys.executable, "-m", CHILD],
-            input=msgspec.msgpack.encode(question),
-            capture_output=True,
-            check=False,
-            timeout=DEADLINE_S,
-            env=inherited(os.environ, file.pass_env),
-            preexec_fn=dies_with_this_process(),
-        )
-    except subprocess.TimeoutExpired as error:
+        return ask(CHILD, question, PlayedSegments, deadline_s=DEADLINE_S, environ=environ)
+    except ChildTimeoutError as error:
         raise ConfigError(
             f"Environment {file.workload.env!r} did not play one episode within {DEADLINE_S:g} s",
             fix="correct what its step waits for",
         ) from error
-    try:
-        answer = msgspec.msgpack.decode(played.stdout, type=PlayAnswer)
-    except msgspec.MsgspecError as error:
-        lines = played.stderr.decode(errors="replace").strip().splitlines()
+    except ChildEndedError as error:
         raise ConfigError(
-            f"Environment {file.workload.env!r} ended the process that played it, with exit code {played.returncode}",
-            why=lines[-1][:400] if lines else "",
+            f"Environment {file.workload.env!r} ended the process that played it, with exit code {error.exit_code}",
+            why=error.reason,
             fix="correct its code",
         ) from error
-    if isinstance(answer, Refused):
-        raise ConfigError(answer.what, why=answer.why, fix=answer.fix)
-    return answer

@@ -1,18 +1,14 @@
 """The program that plays one episode of segments with random actions: ``python -m tidegate.launch.play_child``.
 
-A question on standard input, an answer on standard output. In a process of its own, because the environment may print,
-hang or crash; what it prints goes to standard error.
+In a process of its own, because the environment may print, hang or crash.
 """
 
-import os
-import sys
 import time
 from typing import Any, cast
 
 import msgspec
 
-from tidegate.core.errors import TidegateError
-from tidegate.launch.environment_check import Refused
+from tidegate.runtime.child_question import answer_question
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.own_code.loading import make_importable
 
@@ -40,11 +36,12 @@ class PlayedSegments(msgspec.Struct, frozen=True, tag="played"):
     took_s: float
 
 
-PlayAnswer = PlayedSegments | Refused
+def play(question: PlayQuestion) -> PlayedSegments:
+    """Play it to its end, or until ``STEPS_MAX`` or ``PLAYED_S_MAX``.
 
-
-def play(question: PlayQuestion) -> PlayAnswer:
-    """Play it to its end, or until ``STEPS_MAX`` or ``PLAYED_S_MAX``."""
+    Raises:
+        TidegateError: it cannot be opened, or fails.
+    """
     # They import Gymnasium, and run the code of others.
     from tidegate.vector_envs.failures import failure_of
     from tidegate.vector_envs.opening import open_vector_env, quiet
@@ -53,26 +50,23 @@ def play(question: PlayQuestion) -> PlayAnswer:
     env_id = question.workload.env
     total, rewards, end = 0.0, set[float](), ""
     number, began_s = 0, time.monotonic()
-    try:
-        envs = open_vector_env(question.workload, num_envs=1, checked=True)
-        with quiet():
-            try:
-                seen, _ = envs.reset(seed=question.seed)
-                observation = shown(seen)
-                envs.action_space.seed(question.seed)
-                while not end:
-                    number += 1
-                    _, reward, terminated, truncated, _ = envs.step(envs.action_space.sample())
-                    total += float(reward[0])
-                    if len(rewards) < VALUES_SHOWN:
-                        rewards.add(float(reward[0]))
-                    end = _end(bool(terminated[0]), bool(truncated[0]), number, time.monotonic() - began_s)
-            except Exception as error:  # an environment is third-party code
-                raise failure_of(env_id, f"in step {number}" if number else "in reset", error) from error
-            finally:
-                envs.close()
-    except TidegateError as error:
-        return Refused(error.what, error.why, error.fix)
+    envs = open_vector_env(question.workload, num_envs=1, checked=True)
+    with quiet():
+        try:
+            seen, _ = envs.reset(seed=question.seed)
+            observation = shown(seen)
+            envs.action_space.seed(question.seed)
+            while not end:
+                number += 1
+                _, reward, terminated, truncated, _ = envs.step(envs.action_space.sample())
+                total += float(reward[0])
+                if len(rewards) < VALUES_SHOWN:
+                    rewards.add(float(reward[0]))
+                end = _end(bool(terminated[0]), bool(truncated[0]), number, time.monotonic() - began_s)
+        except Exception as error:  # an environment is third-party code
+            raise failure_of(env_id, f"in step {number}" if number else "in reset", error) from error
+        finally:
+            envs.close()
     return PlayedSegments(observation, number, total, sorted(rewards), end, time.monotonic() - began_s)
 
 
@@ -100,16 +94,5 @@ def shown(seen: Any, name: str = "") -> str:
     return f"{label}{array.dtype} of {array.shape} from {array.min()} to {array.max()}"
 
 
-def main() -> None:
-    """Answer the one question on standard input."""
-    reply = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    question = msgspec.msgpack.decode(sys.stdin.buffer.read(), type=PlayQuestion)
-    reply.write(msgspec.msgpack.encode(play(question)))
-    reply.flush()
-    sys.stderr.flush()
-    os._exit(0)  # threads of the environment do not hold the process
-
-
 if __name__ == "__main__":
-    main()
+    answer_question(PlayQuestion, play)

@@ -51,6 +51,7 @@ TASK_SECRET = "task_secret"
 # The users of the broker with their passwords, new at every start.
 PASSWORDS_JSON = "broker-passwords.json"
 REPORT_HTML = "report.html"
+LOCK = ".lock"
 # Trajectories and checkpoints depend on these: a folder cannot be resumed with others.
 FIXED_SECTIONS = ("workload", "policy")
 # The way back for files that every start writes again.
@@ -362,7 +363,7 @@ def lock(folder: Path) -> int:
     Raises:
         FolderInUseError: another `up` holds it.
     """
-    descriptor = lock_file(folder / ".lock")
+    descriptor = lock_file(folder / LOCK)
     if descriptor is None:
         raise FolderInUseError(
             f"Folder {folder} is in use by another `tidegate up`",

@@ -4,10 +4,9 @@ import os
 import time
 from pathlib import Path
 
-from tidegate.launch.run_folder import is_run_folder
+from tidegate.launch.run_folder import LOCK, is_run_folder
 from tidegate.runtime.files import lock_file
 
-LOCK = ".lock"
 # From the lock to run.json: own code, datasets and models are prepared between them.
 FIRST_FILE_S = 300.0
 LOOK_PERIOD_S = 0.2
