@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-all install install-dev lint format types types-changed contracts generate drift chart k8s vllm trl trackers \
+.PHONY: help run check test test-all install install-dev lint format types types-changed contracts generate drift chart k8s vllm trl trackers site \
   observability pytest pytest-quick pytest-parallel pytest-platforms pytest-all e2e images push sim bench lock clean
 # tools/run_steps.py runs at the same time what may; everything else shares .venv and one terminal.
 .NOTPARALLEL:
@@ -102,6 +102,11 @@ trackers: install-dev ## add MLflow, W&B and Trackio to .venv (300 MB): `tidegat
 trl: install-dev ## install TRL into .build/trl (5 GB): the peer of `make bench ARGS=trl`
 	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .build/trl
 	@$(BIN)/uv pip sync --python .build/trl/bin/python --require-hashes --no-build locks/trl.txt
+
+site: install-dev ## build the documents as a site in .build/site-html (links and anchors are checked)
+	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .build/site
+	@$(BIN)/uv pip sync --quiet --python .build/site/bin/python --require-hashes --no-build locks/site.txt
+	@$(BIN)/python tools/site/build.py
 
 observability: ## build the collector and the trace store that `pytest -m observability` runs against (needs go)
 	@sh tools/observability/build.sh

@@ -35,6 +35,8 @@ lock --python-platform x86_64-manylinux_2_28 --override tools/vllm/overrides.in 
     tools/vllm/requirements.in
 # The same server for CUDA, for the C library of the image actor-vllm. What the package index has is of CUDA 13.
 echo 'vllm==0.32.0' | lock --python-platform x86_64-manylinux_2_36 --no-build --output-file locks/vllm-cuda13.txt "$@" -
+# So have the programs that make the documents a site (tools/site).
+echo 'mkdocs-material>=9.7,<10' | resolve --output-file locks/site.txt "$@" -
 # And so has the peer that GRPO is measured beside.
 printf 'msgspec\npeft\ntorch==2.13.0\ntransformers\ntrl\n' |
     resolve --constraints locks/runtime.txt --output-file locks/trl.txt "$@" -
