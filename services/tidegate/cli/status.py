@@ -10,6 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from tidegate.catalogue import learner as learner_stats
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.history import read_history
 from tidegate.cli.up.screen import LineScreen, LiveScreen, line
@@ -18,7 +19,15 @@ from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.core.targets import RunTarget, parse_target
 from tidegate.launch.board import Board, drops
-from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of, pause_of, phase_of
+from tidegate.launch.live_run import (
+    TRAINING,
+    LiveRun,
+    Screen,
+    headline_of,
+    pause_of,
+    phase_of,
+    phase_without_update,
+)
 from tidegate.launch.run_folder import find_folder, is_running, read_plan, read_processes
 from tidegate.launch.stats_subscription import StatsSubscription
 from tidegate.wire.stats import ServiceStats
@@ -91,8 +100,15 @@ def _live_run(folder: Path, board: Board) -> LiveRun:
         target=_target(folder),
         started_at_s=processes.started_at_s if processes is not None else record.created_at_s,
         board=board,
-        phase=phase_of(board, otherwise=TRAINING if board.of("learner") else "starting"),
+        phase=phase_of(board, otherwise=_phase_without_problem(board)),
     )
+
+
+def _phase_without_problem(board: Board) -> str:
+    values = board.values()
+    if values.get(learner_stats.TRAINED_STEPS, 0.0) > 0:
+        return TRAINING
+    return phase_without_update(values) if board.of("learner") else "starting"
 
 
 def _target(folder: Path) -> RunTarget:

@@ -1,6 +1,7 @@
 """The data of the live view, which the supervisor and ``tidegate status`` draw."""
 
 import time
+from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
@@ -50,6 +51,19 @@ class Screen(Protocol):
 def phase_of(board: Board, *, otherwise: str) -> str:
     """``otherwise``, unless the run's disk has a problem, such as ``disk full``, or the run is paused."""
     return disk_problem_of(board).partition(":")[0] or (PAUSED if pause_of(board) else otherwise)
+
+
+def is_warming_up(values: Mapping[str, float]) -> bool:
+    """Whether the learner trains on demonstrations, before its first version."""
+    return learner_stats.WARMUP_SOLVED_SHARE in values and learner_stats.VERSION_STEP not in values
+
+
+def phase_without_update(values: Mapping[str, float]) -> str:
+    """The phase of services that are ready before the first gradient, from their statistics."""
+    if is_warming_up(values):
+        return f"warming up, {values[learner_stats.WARMUP_SOLVED_SHARE]:.0%} solved"
+    refused = values.get(learner_stats.INVALID_BATCHES, 0.0)
+    return "waiting for the first batch" + (f", {refused:,.0f} refused by the learner" if refused else "")
 
 
 def disk_problem_of(board: Board) -> str:

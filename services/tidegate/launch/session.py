@@ -18,7 +18,16 @@ from tidegate.core.errors import TidegateError
 from tidegate.core.ids import RunId
 from tidegate.core.targets import RunTarget
 from tidegate.launch.board import Board
-from tidegate.launch.live_run import TRAINING, LiveRun, Screen, headline_of, phase_of, verifier_problem_of
+from tidegate.launch.live_run import (
+    TRAINING,
+    LiveRun,
+    Screen,
+    headline_of,
+    is_warming_up,
+    phase_of,
+    phase_without_update,
+    verifier_problem_of,
+)
 from tidegate.launch.platform import Platform
 from tidegate.launch.preflight import Preflight
 from tidegate.launch.refusals import RefusalWatch
@@ -145,13 +154,10 @@ def run_to_end(session: RunSession, screen: Screen, preflight: Preflight | None)
 
 def _before_training(values: dict[str, float], platform: Platform) -> str:
     """The phase before the first gradient."""
-    if learner_stats.WARMUP_SOLVED_SHARE in values and learner_stats.VERSION_STEP not in values:
-        return f"warming up, {values[learner_stats.WARMUP_SOLVED_SHARE]:.0%} solved"
     ready, total = platform.readiness()
-    if ready < total:
+    if ready < total and not is_warming_up(values):
         return f"starting, {ready} of {total} ready"
-    refused = values.get(learner_stats.INVALID_BATCHES, 0.0)
-    return "waiting for the first batch" + (f", {refused:,.0f} refused by the learner" if refused else "")
+    return phase_without_update(values)
 
 
 class _StopSignals:
