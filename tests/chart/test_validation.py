@@ -35,7 +35,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         f"the streams of a run need {STREAMS_MIB} MiB on each server",
     ),
     "batch above what may run": (
-        {"run.batch_size": 8},
+        {"run.batch_size": 8, "run.max_running": 6},
         "run.batch_size is 8 and run.max_running 6: a batch would be admitted in several rounds",
     ),
     "target that cannot be read": ({"run.until": "garbage"}, 'run.until is "garbage": it must be statistics'),

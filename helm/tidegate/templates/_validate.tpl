@@ -31,7 +31,7 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- $run := .Values.run -}}
 {{- $problems := list -}}
 {{- $replay := ((($run.trajectory_store | default dict).replay | default dict).unit | default "none") -}}
-{{- if and (eq $replay "none") (gt (int64 $run.batch_size) (int64 $run.max_running)) -}}
+{{- if and (eq $replay "none") $run.max_running (gt (int64 $run.batch_size) (int64 $run.max_running)) -}}
 {{- $problems = append $problems (printf "run.batch_size is %d and run.max_running %d: a batch would be admitted in several rounds, and its first trajectories wait and grow stale. Set run.max_running to %d or more" (int64 $run.batch_size) (int64 $run.max_running) (int64 $run.batch_size)) -}}
 {{- end -}}
 {{- $condition := `[a-z][a-z0-9_]*\s*(>=|<=|>|<)\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?` -}}

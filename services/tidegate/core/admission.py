@@ -93,8 +93,24 @@ def running_bound(limits: Limits) -> str:
     near = max(0, limits.max_running // limits.batch_size - 1)
     return (
         f"max_running {limits.max_running:,} is below the {needed:,} trajectories that max_lag {limits.max_lag} allows"
-        f" in flight: where rollouts are slower than the learner, lag stays near {near}. Set max_running to {needed}"
-        " and actor.slots to what the actors can hold of it, or lower max_lag"
+        f" in flight: where rollouts are slower than the learner, lag stays near {near}. Remove max_running, which"
+        f" then is {needed} and follows max_lag, or lower max_lag"
+    )
+
+
+def slots_bound(limits: Limits, *, held: int) -> str:
+    """How the ``held`` trajectories of all actors keep lag well below ``max_lag``; empty where they do not.
+
+    ``held``: generated together and held ready. A batch that waits in the store adds a version, so one version less
+    than ``max_lag`` is no bound.
+    """
+    near = max(0, held // limits.batch_size - 1)
+    if near + 1 >= limits.max_lag:
+        return ""
+    return (
+        f"actor.slots and actor.prefetch of all actors hold {held:,} of the {limits.max_in_flight():,} trajectories"
+        f" that max_lag {limits.max_lag} allows in flight: where rollouts are slower than the learner, lag stays near"
+        f" {near}. Raise them until they hold {limits.max_lag * limits.batch_size:,}, add actors, or lower max_lag"
     )
 
 

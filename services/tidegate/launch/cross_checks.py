@@ -37,7 +37,7 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
     workload, policy = file.workload, file.policy
     group = workload.num_samples
     try:
-        find_engine(services["actor"].engine, workload=workload, policy=policy)
+        engine = find_engine(services["actor"].engine, workload=workload, policy=policy)
         algorithm, _ = find_algorithm(services["learner"].algorithm, policy_kind=policy.kind)
     except ConfigError as error:
         return error
@@ -46,6 +46,12 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
         algorithm, unit=unit
     ):
         return problem
+    if services["actor"].gateway is not None and engine.port != "tokens":
+        return ConfigError(
+            "actor.gateway is set and the run's engine writes no tokens one by one",
+            why="agents ask through the OpenAI API for completions of a language model",
+            fix="remove actor.gateway, or set actor.engine to torch, vllm or sglang, which take workload.kind text",
+        )
     if algorithm == "applied_gradients" and (policy.normalise_observations or workload.reward.normalise):
         return ConfigError(
             "learner.algorithm applied_gradients cannot normalise observations or rewards",
@@ -78,7 +84,7 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
             why="a group is trained whole, so the learner would wait forever for the rest of its batch",
             fix=f"set batch_size to {lower} or {(file.batch_size // group + 1) * group}",
         )
-    if file.max_running < group:
+    if 0 < file.max_running < group:
         return ConfigError(
             f"max_running {file.max_running} is below workload.num_samples {group}",
             why="tasks are admitted in whole groups, so none would ever be admitted",
@@ -203,6 +209,12 @@ def _check_replay(file: RunFile, services: dict[str, Any]) -> ConfigError | None
         )
     except ConfigError as error:
         return error
+    if not file.max_running:
+        return ConfigError(
+            "max_running is missing in a run with replay",
+            why="its staleness budget is of what is drawn again, and says nothing of rollouts in flight",
+            fix="set max_running to the trajectories that all actors may run together, such as twice actor.replicas",
+        )
     return None
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from tidegate.core.admission import Limits
 from tidegate.core.prices import Prices
 from tidegate.core.slo_catalogue import SlosConfig
 from tidegate.runtime.companion_settings import NotifyConfig, TrackConfig
@@ -22,6 +23,7 @@ from tidegate.runtime.config import (
     WorkloadConfig,
 )
 from tidegate.runtime.instances import REPLICATED
+from tidegate.runtime.live_settings import limits_of
 
 # The run id is this name, a dash and a suffix, and names streams: 48 characters at most.
 RunName = Annotated[
@@ -38,7 +40,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the whole platform shares.
 
     ``run``: a name; the run id is this name and a suffix. ``batch_size``: trajectories a learner step, in whole
-    groups. ``max_running``: trajectories between admission and the store (C); actors starve below their slots.
+    groups. ``max_running``: trajectories between admission and the store (C), at least a group; 0 is what
+    ``staleness.max_lag`` needs, ``(max_lag + 1) * batch_size``, and follows it. Replay wants a number.
     ``until``: the target of the run, as for ``--until``; empty runs until stopped. ``drain_timeout_s``: seconds a
     service has to finish what it holds. ``broker_port``: 0 takes a free one. ``pass_env``: environment variables of
     your shell that all processes of `tidegate up` inherit, besides those that programs and libraries read and those
@@ -54,7 +57,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workload: WorkloadConfig
     policy: PolicyConfig
     batch_size: Positive
-    max_running: Positive
+    max_running: Annotated[int, msgspec.Meta(ge=0)] = 0
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     staleness: StalenessConfig = StalenessConfig()
     response: ResponseConfig = ResponseConfig()
@@ -70,6 +73,10 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass_env: tuple[str, ...] = ()
     files_dir: str = ""
     begin_from: str = ""
+
+    def limits(self) -> Limits:
+        """The limits on admission at the start of the run."""
+        return limits_of(self.staleness, batch_size=self.batch_size, max_running=self.max_running)
 
 
 class RunPlan(msgspec.Struct, frozen=True):

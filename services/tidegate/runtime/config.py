@@ -317,7 +317,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a run that every service process gets, besides its own section.
 
     ``batch_size``: trajectories a learner step, whole groups. ``max_running``: trajectories between admission and the
-    store (C). ``addresses``: host:port of each instance by service name. ``data_dir``: the run folder.
+    store (C); 0 is what the staleness budget needs (``runtime.live_settings``). ``addresses``: host:port of each
+    instance by service name. ``data_dir``: the run folder.
     ``credentials_dir``: the folder with the credentials of calls (``runtime.call_credentials``).
     ``broker_user``, ``broker_password``: this process' user at the broker. ``broker_password_path``: a file with its
     password in place of that, read again for each connection (``runtime.broker_password``). ``broker_wait_s``: seconds
@@ -337,7 +338,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     workload: WorkloadConfig
     policy: PolicyConfig
     batch_size: Positive
-    max_running: Positive
+    max_running: Annotated[int, msgspec.Meta(ge=0)]
     telemetry: TelemetryConfig
     drain_timeout_s: PositiveSeconds
     broker_url: str

@@ -91,9 +91,14 @@ class LiveSettings:
 
 def run_file_limits(settings: Settings, staleness: StalenessConfig) -> Limits:
     """The run file's limits on admission with the staleness budget that is in force."""
+    return limits_of(staleness, batch_size=settings.batch_size, max_running=settings.max_running)
+
+
+def limits_of(staleness: StalenessConfig, *, batch_size: int, max_running: int) -> Limits:
+    """The limits that these settings ask for; ``max_running`` 0 is what the budget needs (issue 19, "one dial")."""
     return Limits(
         max_lag=staleness.max_lag,
-        batch_size=settings.batch_size,
-        max_running=settings.max_running,
+        batch_size=batch_size,
+        max_running=max_running or (staleness.max_lag + 1) * batch_size,
         paced=staleness.pacing,
     )

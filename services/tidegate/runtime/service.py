@@ -13,7 +13,7 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
-from tidegate.runtime.live_settings import LiveSettings
+from tidegate.runtime.live_settings import LiveSettings, run_file_limits
 from tidegate.runtime.rpc import Registration
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import Telemetry
@@ -110,4 +110,4 @@ class ServiceSpec:
 
 def max_tasks(settings: Settings) -> int:
     """Bound of the TASKS stream in messages: twice the limit on running tasks, plus evaluations."""
-    return 2 * settings.max_running + 16
+    return 2 * run_file_limits(settings, settings.staleness).max_running + 16

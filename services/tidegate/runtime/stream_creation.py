@@ -7,6 +7,7 @@ import msgspec
 
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
+from tidegate.runtime.live_settings import run_file_limits
 from tidegate.runtime.service import max_tasks
 from tidegate.wire.subjects import POOL, SHARD, ConsumerSpec, Topology
 
@@ -26,12 +27,13 @@ class ConsumerSettings(msgspec.Struct, frozen=True):
 def consumers_of(settings: Settings, consumers: ConsumerSettings) -> list[ConsumerSpec]:
     """The durable consumers of a run: for tasks, trajectories, and rollouts where an environment scores them."""
     topology, workload = Topology(settings.run), settings.workload
+    max_running = run_file_limits(settings, settings.staleness).max_running
     specs = [
         topology.task_consumer(
             POOL,
             ack_wait_s=consumers.task_ack_wait_s,
             # In tasks: all running rollouts and one evaluation.
-            max_running=max(1, settings.max_running // workload.num_samples) + 1,
+            max_running=max(1, max_running // workload.num_samples) + 1,
         ),
         topology.trajectory_consumer(SHARD),
     ]

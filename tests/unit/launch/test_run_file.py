@@ -239,6 +239,7 @@ def test_a2c_makes_one_update_of_its_data() -> None:
         ("batch_size=60", "set batch_size to 56 or 64"),
         ("batch_size=4", "set batch_size to 8 or 8"),
         ("max_running=7", "none would ever be admitted"),
+        ("actor={gateway: {port: 8900}, engine: text_generation}", "engine writes no tokens one by one"),
         ("workload.sampler.max_new_tokens=12", "leaves no room for a prompt"),
         ("policy.num_heads=3", "set policy.d_model to 63"),
         ("learner.updates_per_version=16", "set batch_size to 128"),
@@ -329,6 +330,7 @@ def test_memory_that_nothing_would_unroll_is_refused(override: str, run: str) ->
 
 REPLAYED = (
     "trajectory_store.replay={unit: transition, min_fill: 1000, uses_max: 0}",
+    "max_running=4",
     "staleness.max_lag=100000",
 )
 

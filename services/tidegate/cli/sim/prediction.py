@@ -37,7 +37,7 @@ def read_measured(folder: Path, *, actors: int | None, seed: int) -> MeasuredFle
         batch_size=file.batch_size,
         max_lag=file.staleness.max_lag,
         max_age_s=file.staleness.max_age_s,
-        max_running=file.max_running,
+        max_running=file.limits().max_running,
         group_size=file.workload.num_samples,
         pacing=file.staleness.pacing,
         prefetch=round(actor.prefetch / actor.slots),

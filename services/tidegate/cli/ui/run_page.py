@@ -57,7 +57,7 @@ def facts_of(folder: Path) -> dict[str, Any]:
         "target": plan.file.until if processes is None else processes.target,
         "kind": plan.file.workload.kind,
         "batch_size": plan.file.batch_size,
-        "max_running": plan.file.max_running,
+        "max_running": plan.file.limits().max_running,
         "processes": {} if processes is None else processes.processes,
         "evaluations": evaluations,
         "summary": _summary(folder),
