@@ -18,6 +18,7 @@ from tidegate.admission.actor_problems import ActorProblems
 from tidegate.admission.batch_refusals import BatchRefusals
 from tidegate.admission.completion import RunCompletion
 from tidegate.admission.config import AdmissionConfig
+from tidegate.admission.curriculum_problem import CurriculumProblem
 from tidegate.admission.loop_stalls import LoopStalls
 from tidegate.admission.observations import SILENT_AFTER_S, Observations
 from tidegate.admission.samples import JsonLinesFile, SystemSample
@@ -78,6 +79,7 @@ class Admission:
         self._seen = Observations(window_s=config.window_s)
         self._problems = ActorProblems()
         self._verifiers = VerifierProblems()
+        self._curriculum = CurriculumProblem()
         self._batch_refusals = BatchRefusals()
         self._loop_stalls = LoopStalls()
         # One sample for each tick of the window.
@@ -184,12 +186,13 @@ class Admission:
         return diagnose(signals, self.context.settings.workloads), signals
 
     def problems(self) -> list[str]:
-        """A full disk, refused batches, failed verifiers, event loops that stood still, and actors' problems."""
+        """A full disk, refused batches, failed own code, event loops that stood still, and actors' problems."""
         now_s = self._now_s()
         known = (
             disk_problem(self.context.data_dir),
             self._batch_refusals.sentence(now_s=now_s),
             self.verifier_problem(),
+            self._curriculum.sentence(self._seen.totals("task_queue")),
             self._loop_stalls.sentence(),
         )
         return [*filter(None, known), *self._problems.sentences(self._seen.totals("actor"), now_s=now_s)]
@@ -347,6 +350,7 @@ class Admission:
         self._seen.put(stats, now_s=now_s)
         self._problems.receive(stats, now_s=now_s)
         self._verifiers.receive(stats)
+        self._curriculum.receive(stats)
         self._batch_refusals.receive(stats, now_s=now_s)
         self._loop_stalls.receive(stats)
         self._slos.receive(stats, self._seen, now_s=now_s)

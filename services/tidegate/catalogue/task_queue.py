@@ -82,6 +82,15 @@ LOST = Counter(
 EVALUATIONS = Counter(
     "evaluations_total", "{task}", "Evaluation tasks published.", exported="tidegate.evaluation.requested"
 )
+CURRICULUM_FAILURES = Counter(
+    "curriculum_failures_total",
+    "{error}",
+    "Questions to a curriculum of one's own without usable weights.",
+    exported="tidegate.task_queue.curriculum_failures",
+)
+CURRICULUM_FAILURE = Text(
+    "curriculum_failure", "The last failure of a curriculum, with its place in the code.", exported=False
+)
 ADMISSION_DELAY = Gauge(
     "admission_delay", "", "1 while admission is delayed.", exported="tidegate.admission.delayed"
 )

@@ -5,19 +5,25 @@ a time: nothing is stored or sorted, so the position alone (a counter) brings a 
 prompt, and a dataset of any size starts at once. Randomness is an argument (``seed``): the same seed and state give the
 same prompts on every machine.
 
-Two strategies. ``uniform`` reads the whole dataset as one stream. ``learnable`` keeps one stream a bin and draws the
+Three strategies. ``uniform`` reads the whole dataset as one stream. ``learnable`` keeps one stream a bin and draws the
 bin by how much its prompts can still teach: a group whose samples all succeed or all fail has no advantage, and the
-variance of a success that happens with rate p is p (1 - p), so that is the weight.
+variance of a success that happens with rate p is p (1 - p), so that is the weight. ``own`` draws bins by weights of the
+state, which a user's code gave, and as ``learnable`` while it has none.
 """
 
 import hashlib
 from array import array
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Literal, TypeAlias
 
 import msgspec
 
-Strategy: TypeAlias = Literal["uniform", "learnable"]
+from tidegate.core.own_weights import CurriculumBin
+
+BuiltIn: TypeAlias = Literal["uniform", "learnable"]
+Strategy: TypeAlias = BuiltIn | Literal["own"]
 
 # A Feistel network is a random permutation to any reader from four rounds on (Luby and Rackoff 1988).
 _ROUNDS = 4
@@ -41,10 +47,11 @@ class BinState(msgspec.Struct, frozen=True):
 
 
 class CurriculumState(msgspec.Struct, frozen=True):
-    """What a restarted task queue needs to continue with the next prompt."""
+    """What a restarted task queue needs to continue with the next prompt. ``weights``: of bins, by a user's code."""
 
     num_drawn: int = 0
     bins: dict[str, BinState] = {}
+    weights: dict[str, float] = {}
 
 
 def uniform_fraction(*key: object) -> float:
@@ -78,19 +85,27 @@ class Curriculum:
         assert bins, "an empty dataset is refused where it is read"
         self._seed = seed
         self._size = len(bins)
-        self._learnable = strategy == "learnable"
+        self._by_bin = strategy != "uniform"
+        self._is_own = strategy == "own"
         # Eight bytes a prompt, where a list of numbers takes forty.
         self._members: dict[str, array[int]] = {}
         for index, name in enumerate(bins):
             self._members.setdefault(name, array("Q")).append(index)
 
+    @property
+    def names(self) -> list[str]:
+        """The bins, in the order in which they first come in the dataset."""
+        return list(self._members)
+
     def draw(self, state: CurriculumState, *, count: int) -> tuple[list[int], CurriculumState]:
         """The next ``count`` prompts as indices into the dataset, and the state after them."""
         indices: list[int] = []
         num_drawn, bins = state.num_drawn, dict(state.bins)
+        # Draws change no success rate, so the weights are the same for all of them.
+        names, totals = self._totals(state) if self._by_bin else ([], [])
         for _ in range(count):
-            if self._learnable:
-                name = self._choose_bin(bins, at=num_drawn)
+            if self._by_bin:
+                name = names[self._chosen(totals, at=num_drawn)]
                 before = bins.get(name, BinState())
                 indices.append(self._member(name, before.num_drawn))
                 bins[name] = msgspec.structs.replace(before, num_drawn=before.num_drawn + 1)
@@ -98,15 +113,23 @@ class Curriculum:
                 epoch, position = divmod(num_drawn, self._size)
                 indices.append(permuted_index(position, size=self._size, key=f"{self._seed}/{epoch}"))
             num_drawn += 1
-        return indices, CurriculumState(num_drawn, bins)
+        return indices, CurriculumState(num_drawn, bins, state.weights)
 
     def position(self, state: CurriculumState) -> tuple[int, int]:
         """Epoch and position in it, counted over the whole dataset."""
         return divmod(state.num_drawn, self._size)
 
-    def weights(self, bins: dict[str, BinState]) -> dict[str, float]:
+    def weights(self, bins: Mapping[str, BinState]) -> dict[str, float]:
         """How likely each bin is drawn, relative to the others; a bin that was never measured counts in full."""
         return {name: _weight(bins.get(name, BinState()).success_rate) for name in self._members}
+
+    def bins_of(self, state: CurriculumState) -> tuple[CurriculumBin, ...]:
+        """What a user's code is told of each bin, in the order of the dataset."""
+        return tuple(
+            CurriculumBin(name, len(members), known.num_drawn, known.success_rate)
+            for name, members in self._members.items()
+            for known in (state.bins.get(name, BinState()),)
+        )
 
     def observe(self, state: CurriculumState, *, bin_name: str, reward: float) -> CurriculumState:
         """The state after one trajectory was rewarded; a reward outside of [0, 1] counts as the nearer end.
@@ -121,14 +144,17 @@ class Curriculum:
         after = msgspec.structs.replace(before, success_rate=rate + RATE_STEP * (success - rate))
         return msgspec.structs.replace(state, bins={**state.bins, bin_name: after})
 
-    def _choose_bin(self, bins: dict[str, BinState], *, at: int) -> str:
-        weights = self.weights(bins)
-        mark = uniform_fraction(self._seed, "bin", at) * sum(weights.values())
-        for name, weight in weights.items():
-            mark -= weight
-            if mark < 0:
-                return name
-        return next(reversed(weights))
+    def _totals(self, state: CurriculumState) -> tuple[list[str], list[float]]:
+        """The bins, and the sum of the weights up to each."""
+        own = state.weights if self._is_own else {}
+        weights = own or self.weights(state.bins)
+        return list(weights), list(accumulate(weights.values()))
+
+    def _chosen(self, totals: Sequence[float], *, at: int) -> int:
+        mark = uniform_fraction(self._seed, "bin", at) * totals[-1]
+        # A bin without weight adds nothing to the sum, so it is never the first above the mark. Rounded up to the sum
+        # itself, the mark is of the last bin with a weight.
+        return min(bisect_right(totals, mark), bisect_left(totals, totals[-1]))
 
     def _member(self, name: str, num_drawn: int) -> int:
         members = self._members[name]

@@ -5,7 +5,6 @@ Without numpy and without IO: the child processes of own code import it, and sta
 
 import inspect
 import numbers
-import traceback
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, TypeAlias, cast
@@ -13,12 +12,9 @@ from typing import Any, TypeAlias, cast
 import msgspec
 
 from tidegate.environment.tasks.port import Score
+from tidegate.runtime.own_code.failures import encodable, message_of, sentence_of, traceback_of
 from tidegate.runtime.own_code.loading import place_of
 
-# Of a message, and of a traceback: both travel in frames and stand in logs.
-MESSAGE_CHARS_MAX = 300
-TRACEBACK_CHARS_MAX = 6000
-TRACEBACK_FRAMES_MAX = 16
 # A verifier's log is kept with the record; this bounds what it may add to a message.
 LOG_CHARS_MAX = 2000
 COMPONENTS_MAX = 64
@@ -91,9 +87,8 @@ def failed_at(
     kind: str, message: str, *, where: str = "", trace: str = "", retryable: bool = False
 ) -> VerifierFailed:
     """A failure whose sentence names type and place: ``TypeError at my_task.py:12 in score: ...``."""
-    place = f" at {where}" if where else ""
     return VerifierFailed(
-        f"{kind}{place}: {_shortened(message)}", kind=kind, where=where, traceback=trace, retryable=retryable
+        sentence_of(kind, message, where=where), kind=kind, where=where, traceback=trace, retryable=retryable
     )
 
 
@@ -101,9 +96,9 @@ def failure_of_exception(error: BaseException, *, file: str = "", where: str = "
     """What a verifier raised. ``file``: of its code, whose innermost frame is named; ``where``: without any frame."""
     return failed_at(
         type(error).__name__,
-        _message_of(error),
+        message_of(error),
         where=place_of(error, file=file) or where,
-        trace=_trace_of(error),
+        trace=traceback_of(error),
     )
 
 
@@ -155,25 +150,4 @@ def _shown(value: object, kind: str) -> str:
 
 def _text_of(value: object) -> str:
     """A text that can be encoded; of anything else its ``str``."""
-    text = value if isinstance(value, str) else str(value)
-    return text.encode("utf-8", "replace").decode()
-
-
-def _message_of(error: BaseException) -> str:
-    try:
-        return _text_of(str(error)) or "no message"
-    except BaseException as second:  # its __str__ is the user's code too
-        return f"its __str__ raised {type(second).__name__}"
-
-
-def _shortened(message: str) -> str:
-    line = " ".join(message.split())
-    return line if len(line) <= MESSAGE_CHARS_MAX else f"{line[:MESSAGE_CHARS_MAX]}…"
-
-
-def _trace_of(error: BaseException) -> str:
-    try:
-        text = _text_of("".join(traceback.format_exception(error, limit=-TRACEBACK_FRAMES_MAX)))
-    except BaseException:  # formatting calls the user's code, and may run out of memory or stack as that did
-        return ""
-    return text if len(text) <= TRACEBACK_CHARS_MAX else f"…{text[-TRACEBACK_CHARS_MAX:]}"
+    return encodable(value if isinstance(value, str) else str(value))

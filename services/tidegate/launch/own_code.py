@@ -15,6 +15,7 @@ from tidegate.runtime.own_code.digests import digests_of
 from tidegate.runtime.own_code.references import OwnReference, is_reference, resolve
 
 OWN_CODE_JSON = "own_code.json"
+CURRICULUM = "task_queue.curriculum"
 _DIGEST_CHARS_SHOWN = 12
 
 
@@ -55,9 +56,22 @@ def own_code_of(plan: RunPlan) -> dict[str, OwnReference]:
             find(
                 setting, resolve(settings.objective, kind="objectives", folder=folder, known=OBJECTIVE_NAMES)
             )
+        setting = CURRICULUM
+        find(setting, _curriculum_of(plan))
     except ConfigError as error:
         raise ConfigError(f"{setting}: {error.what}", why=error.why, fix=error.fix) from error
     return found
+
+
+def _curriculum_of(plan: RunPlan) -> OwnReference | None:
+    reference = plan.services["task_queue"].own_curriculum(folder=plan.file.files_dir)
+    if reference is not None and plan.file.workload.kind != "text":
+        raise ConfigError(
+            f"{reference.written} has nothing to choose from",
+            why="a workload of segments has no prompts",
+            fix="remove the setting",
+        )
+    return reference
 
 
 def records_of(plan: RunPlan) -> dict[str, OwnCodeRecord]:

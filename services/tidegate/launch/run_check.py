@@ -12,6 +12,7 @@ import msgspec
 
 from tidegate.core.sizing.learner_room import LearnerRoom
 from tidegate.launch.carried_files import check_mounted
+from tidegate.launch.curriculum_trial import try_curriculum
 from tidegate.launch.environment_check import Described
 from tidegate.launch.model_check import ModelFound, check_model
 from tidegate.launch.model_fit import check_model_fits
@@ -65,6 +66,7 @@ async def check_run(plan: RunPlan, *, room: LearnerRoom | None = None) -> RunRep
     else:
         with TemporaryDirectory(prefix="tidegate-check-") as folder:
             write_datasets(plan, Path(folder))
+            try_curriculum(plan, Path(folder))
     return RunReport(
         run=file.run,
         workload=file.workload.env,

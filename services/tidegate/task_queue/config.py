@@ -1,9 +1,13 @@
 """The ``task_queue`` section of a run file."""
 
-from typing import Annotated, Literal
+from typing import Annotated, get_args
 
 import msgspec
 
+from tidegate.core.curriculum import BuiltIn
+from tidegate.runtime.own_code.references import OwnReference, resolve
+
+CURRICULA: tuple[str, ...] = get_args(BuiltIn)
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)]
 
 
@@ -11,7 +15,10 @@ class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How work is chosen, published and dropped.
 
     ``curriculum``: ``uniform`` reads the dataset in shuffled epochs; ``learnable`` prefers bins that neither always
-    succeed nor always fail.
+    succeed nor always fail. Or one of your own, which weighs bins: ``my_curriculum.py:Hardest``, a module with a name,
+    or a name that an installed package registered (``tidegate.curricula``); while it fails, ``learnable`` chooses.
+    ``curriculum_deadline_s`` (seconds): for one answer of a curriculum of your own; one that is late is ended.
+    ``curriculum_start_deadline_s`` (seconds): in which its code must load.
     ``evaluation_every_versions`` (versions, 0 turns it off): how often a version is evaluated: on held-out problems
     (text), or on whole episodes played greedily (segments). At most one evaluation is in flight, and it occupies one
     actor: a version that is due meanwhile is skipped, and below about 5 it takes a visible share of the rollouts.
@@ -35,7 +42,9 @@ class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     set it above what is trained between two checkpoints.
     """
 
-    curriculum: Literal["uniform", "learnable"] = "uniform"
+    curriculum: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] = "uniform"
+    curriculum_deadline_s: Annotated[float, msgspec.Meta(ge=0.05, le=600.0)] = 5.0
+    curriculum_start_deadline_s: Seconds = 60.0
     evaluation_every_versions: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     task_deadline_s: Seconds = 300.0
     sweep_period_s: Annotated[float, msgspec.Meta(ge=0.05, le=60.0)] = 2.0
@@ -46,3 +55,13 @@ class TaskQueueConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits_refresh_s: Annotated[float, msgspec.Meta(ge=0.1, le=60.0)] = 2.0
     retry_backoff_s: Annotated[float, msgspec.Meta(ge=0.01, le=10.0)] = 0.25
     rows_kept_max: Annotated[int, msgspec.Meta(ge=1000)] = 1_000_000
+
+    def own_curriculum(self, *, folder: str) -> OwnReference | None:
+        """The code of a curriculum of one's own; None for one of this package. ``folder``: of the run file.
+
+        Raises:
+            ConfigError: there is no such code.
+        """
+        if self.curriculum in CURRICULA:
+            return None
+        return resolve(self.curriculum, kind="curricula", folder=folder, known=CURRICULA)

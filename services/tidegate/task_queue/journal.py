@@ -226,6 +226,13 @@ class Journal:
         self.num_packed += num_trajectories
         return num_trajectories
 
+    def keep_weights(self, weights: dict[str, float]) -> None:
+        """Remember the weights of bins, before a task is drawn by them; empty for none."""
+        curriculum = msgspec.structs.replace(self.curriculum, weights=weights)
+        with self._transaction():
+            write_json(self._db, "curriculum", curriculum)
+        self.curriculum = curriculum
+
     def keep_limits(self, limits: Limits) -> None:
         """Remember the last limits, for a start without admission (I9)."""
         with self._transaction():

@@ -1,10 +1,12 @@
 """The entry point of the task queue: what is built before its loops run."""
 
+import os
 from functools import partial
 from pathlib import Path
 
 from tidegate.core.curriculum import Curriculum
 from tidegate.core.errors import ConfigError
+from tidegate.core.own_weights import too_many_bins
 from tidegate.runtime.config import Settings
 from tidegate.runtime.live_settings import run_file_limits
 from tidegate.runtime.policy_watch import PolicyWatch
@@ -15,9 +17,11 @@ from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE, Dataset, open_dataset
 from tidegate.task_queue.dataset_import import import_dataset
 from tidegate.task_queue.evaluation import Evaluation
-from tidegate.task_queue.journal import open_journal
+from tidegate.task_queue.journal import Journal, open_journal
 from tidegate.task_queue.journal_file import FILE_NAME
 from tidegate.task_queue.loops import TaskQueue, TaskSource
+from tidegate.task_queue.own_curriculum.loop import WeightsLoop
+from tidegate.task_queue.own_curriculum.process import CurriculumDeadlines, CurriculumProcess
 from tidegate.task_queue.servicer import TaskQueueServicer
 from tidegate.task_queue.state import Workload, check_limits
 from tidegate.task_queue.sweep import Sweep
@@ -48,12 +52,13 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     journal.keep_dataset_size(len(prompts) if prompts is not None else 0)
     journal.set_retired(retired=False)
     policy = PolicyWatch(context)
+    curriculum = _curriculum(prompts, settings, config)
     queue = TaskQueue(
         context,
         config,
         journal=journal,
         workload=workload,
-        source=TaskSource(prompts or (), _curriculum(prompts, settings, config)),
+        source=TaskSource(prompts or (), curriculum),
         store=TrajectoryStoreClient(context.channel("trajectory_store")),
         policy=policy,
         ceiling=ceiling,
@@ -72,8 +77,15 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     }
     if config.evaluation_every_versions:
         loops["evaluation"] = Evaluation(queue).run
+    process = None
+    if curriculum is not None and (own := config.own_curriculum(folder=settings.files_dir)) is not None:
+        process = CurriculumProcess(own, _deadlines(config), environ=os.environ)
+        weights = _weights(context, curriculum, process, journal=journal, policy=policy)
+        loops |= {"curriculum": weights.run, "admit": partial(_admit, queue, weights)}
 
     async def close() -> None:
+        if process is not None:
+            await process.close()
         journal.close()
         if prompts is not None:
             prompts.close()
@@ -110,7 +122,47 @@ def _check_held_out(path: Path, *, brought: bool) -> None:
 def _curriculum(prompts: Dataset | None, settings: Settings, config: TaskQueueConfig) -> Curriculum | None:
     if prompts is None:
         return None
-    return Curriculum(prompts.bins, seed=settings.seed, strategy=config.curriculum)
+    if config.curriculum == "uniform" or config.curriculum == "learnable":
+        return Curriculum(prompts.bins, seed=settings.seed, strategy=config.curriculum)
+    curriculum = Curriculum(prompts.bins, seed=settings.seed, strategy="own")
+    why = too_many_bins(curriculum.names)
+    if why:
+        raise ConfigError(
+            "task_queue.curriculum cannot be a curriculum of one's own here",
+            why=why,
+            fix="give the prompts fewer bins, or use learnable",
+        )
+    return curriculum
+
+
+def _weights(
+    context: ServiceContext,
+    curriculum: Curriculum,
+    process: CurriculumProcess,
+    *,
+    journal: Journal,
+    policy: PolicyWatch,
+) -> WeightsLoop:
+    return WeightsLoop(
+        curriculum,
+        drain=context.drain,
+        stats=context.stats,
+        log=context.log,
+        seed=context.settings.seed,
+        weigh=process.weigh,
+        state=lambda: journal.curriculum,
+        step=lambda: policy.head.version.step if policy.head else 0,
+        keep=journal.keep_weights,
+    )
+
+
+async def _admit(queue: TaskQueue, weights: WeightsLoop) -> None:
+    await weights.first_answer()
+    await queue.admit()
+
+
+def _deadlines(config: TaskQueueConfig) -> CurriculumDeadlines:
+    return CurriculumDeadlines(config.curriculum_deadline_s, config.curriculum_start_deadline_s)
 
 
 SPEC = ServiceSpec(name="task_queue", config_type=TaskQueueConfig, build=build)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.launch.test_carried_files import SEGMENTS
 from tests.unit.launch.test_run_file import TEXT
 from tidegate.core.errors import ConfigError, CorruptionError, StaleFolderError
 from tidegate.launch.own_code import OWN_CODE_JSON, own_code_of, read_own_code, record_own_code, records_of
@@ -25,6 +26,7 @@ def project(tmp_path: Path) -> Path:
     (folder / "parts" / "unused.py").write_text("x = 1\n")
     (folder / "reward.py").write_text("def score(p, c, a): return 1\n")
     (folder / "objective.py").write_text("def my_loss(t, s): return t\n")
+    (folder / "curriculum.py").write_text("def hardest(bins, step, rng): return [1 for _ in bins]\n")
     return folder
 
 
@@ -38,12 +40,14 @@ def test_each_piece_is_found_by_its_setting(project: Path) -> None:
         project,
         environment={"rewards": {"task": 1.0, "mine": 1.0}, "verifiers": {"mine": "reward.py:score"}},
         learner={"language_model": {"objective": "objective.py:my_loss"}},
+        task_queue={"curriculum": "curriculum.py:hardest"},
     )
     found = {setting: os.path.basename(each.source) for setting, each in own_code_of(whole).items()}
     assert found == {
         "workload.env": "task.py",
         "environment.verifiers.mine": "reward.py",
         "learner.language_model.objective": "objective.py",
+        "task_queue.curriculum": "curriculum.py",
     }
     assert own_code_of(parse_plan(TEXT, source="test")) == {}
 
@@ -69,6 +73,10 @@ def test_digests_are_of_the_file_and_of_what_it_imports_beside_it(project: Path)
             {"environment": {"rewards": {"mine": 1.0}, "verifiers": {"mine": "reward.py:scores"}}},
             r"environment\.verifiers\.mine: reward\.py:scores: \S*reward\.py defines no 'scores'",
         ),
+        (
+            {"task_queue": {"curriculum": "curriculum.py:easiest"}},
+            r"task_queue\.curriculum: curriculum\.py:easiest: \S*curriculum\.py defines no 'easiest'",
+        ),
     ],
 )
 def test_code_that_is_not_there_is_refused_by_its_setting(
@@ -76,6 +84,12 @@ def test_code_that_is_not_there_is_refused_by_its_setting(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         own_code_of(plan(project, **changes))
+
+
+def test_curriculum_of_segments_is_refused(project: Path) -> None:
+    raw = {**SEGMENTS, "task_queue": {"curriculum": "curriculum.py:hardest"}, "files_dir": str(project)}
+    with pytest.raises(ConfigError, match=r"task_queue\.curriculum: .* has nothing to choose from"):
+        own_code_of(parse_plan(raw, source="test"))
 
 
 def test_changed_file_of_a_resumed_run_is_refused_by_its_name(project: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tidegate.launch.preparation import write_datasets
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.templates import kinds, write_template
 
-KINDS = ["agent", "conversation", "env", "objective", "task"]
+KINDS = ["agent", "conversation", "curriculum", "env", "objective", "task"]
 
 
 def test_there_is_a_folder_for_each_kind() -> None:
@@ -51,7 +51,7 @@ def test_test_of_the_folder_passes(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "said"),
     [
-        ("game", "mine", "There is no template 'game'. use one of: agent, conversation, env"),
+        ("game", "mine", "There is no template 'game'. use one of: agent, conversation, curriculum"),
         ("task", "My task", "is no name of a run"),
         ("task", "full", "is not empty"),
     ],

@@ -17,6 +17,7 @@ from tidegate.core.targets import RunTarget
 from tidegate.launch import run_folder as folders
 from tidegate.launch import usage
 from tidegate.launch.companions import companions_beside, companions_of
+from tidegate.launch.curriculum_trial import try_curriculum
 from tidegate.launch.gpu_processes import count_gpu_processes
 from tidegate.launch.live_run import Screen
 from tidegate.launch.own_code import record_own_code
@@ -59,6 +60,7 @@ def train(
             record_own_code(plan, folder)
             prepare_model(plan)
             write_datasets(plan, folder / "data")
+            try_curriculum(plan, folder / "data")
             outcome = run_to_end(session, _screen(headless=headless or json), preflight)
             accounting = accounting_or_error(folder)
             taken = usage_of_ended(folder).with_start(

@@ -6,12 +6,9 @@ then reads nothing and prints to standard error. Episodes of conversations are k
 those that are not continued.
 """
 
-import faulthandler
 import os
-import resource
 import signal
 import sys
-from typing import BinaryIO
 
 import msgspec
 
@@ -24,8 +21,6 @@ from tidegate.environment.judgements import (
     score_of,
 )
 from tidegate.environment.own_code.messages import (
-    HEAD,
-    QUESTION_BYTES_MAX,
     Answer,
     BeginQuestion,
     EndQuestion,
@@ -36,72 +31,40 @@ from tidegate.environment.own_code.messages import (
     ReplyQuestion,
     Scored,
     ScoreQuestion,
-    frame,
 )
 from tidegate.environment.own_code.own_conversation import OwnConversation
 from tidegate.environment.own_code.own_task import OwnTask, load_task
 from tidegate.environment.tasks.port import Score
+from tidegate.runtime.own_code.child_setup import end, limit_memory, own_pipes, show_stacks
+from tidegate.runtime.own_code.frames import read_frame, write_frame
 from tidegate.runtime.own_code.references import OwnReference
 from tidegate.runtime.parent_death import guard
-
-# The worker asks by it where the code hangs, before it kills the process.
-SHOW_STACK = signal.SIGUSR1
 
 
 def main() -> int:
     """Serve one reference."""
     reference = msgspec.json.decode(sys.argv[1], type=OwnReference)
     worker_pid, memory_bytes = int(sys.argv[2]), int(sys.argv[3])
-    questions, answers = _own_pipes()
+    questions, answers = own_pipes()
     if not guard(worker_pid, signal.SIGKILL):
         return 1
-    _limit_memory(memory_bytes)
-    faulthandler.enable()
-    faulthandler.register(SHOW_STACK)
+    limit_memory(memory_bytes)
+    show_stacks()
     try:
         task = load_task(reference)
     except BaseException as error:  # loading runs the user's code
-        _send(answers, _not_loaded(error, reference))
+        write_frame(answers, _not_loaded(error, reference))
         return 1
-    _send(answers, Ready(task.where, task.is_conversation, task.is_deterministic))
+    write_frame(answers, Ready(task.where, task.is_conversation, task.is_deterministic))
     pid = os.getpid()
     decoder: msgspec.msgpack.Decoder[Question] = msgspec.msgpack.Decoder(Question)
     episodes: dict[str, OwnConversation] = {}
-    while data := _read(questions):
+    while data := read_frame(questions):
         answer = _answer(task, episodes, decoder.decode(data))
         if os.getpid() != pid:
             os._exit(1)  # a copy of this process that the code forked and let return
-        _send(answers, answer)
+        write_frame(answers, answer)
     return 0
-
-
-def _own_pipes() -> tuple[BinaryIO, BinaryIO]:
-    questions, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(2, 1)
-    return questions, answers
-
-
-def _limit_memory(num_bytes: int) -> None:
-    if num_bytes:
-        _soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        limit = num_bytes if hard == resource.RLIM_INFINITY else min(num_bytes, hard)
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-def _read(questions: BinaryIO) -> bytes:
-    """The next question; empty at the end."""
-    head = questions.read(HEAD.size)
-    if len(head) < HEAD.size:
-        return b""
-    (length,) = HEAD.unpack(head)
-    return questions.read(min(length, QUESTION_BYTES_MAX))
-
-
-def _send(answers: BinaryIO, answer: Answer) -> None:
-    answers.write(frame(answer))
-    answers.flush()
 
 
 def _answer(task: OwnTask, episodes: dict[str, OwnConversation], question: Question) -> Answer:
@@ -157,6 +120,4 @@ def _failed(failed: VerifierFailed) -> Failed:
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)  # threads and exit handlers of the code do not hold the process
+    end(main())

@@ -14,6 +14,8 @@ from tidegate.core.errors import ConfigError, NotFoundError, RecordError, Tidega
 from tidegate.environment.conversations.port import ConversationTurn
 from tidegate.environment.judgements import VerifierFailed, failed_at
 from tidegate.environment.own_code.messages import (
+    ANSWERS,
+    CHILD,
     Answer,
     BeginQuestion,
     EndQuestion,
@@ -24,8 +26,8 @@ from tidegate.environment.own_code.messages import (
     ReplyQuestion,
 )
 from tidegate.environment.own_code.pool import OwnCodeSettings
-from tidegate.environment.own_code.process import ChildProcess, EndedError, LateError
 from tidegate.environment.tasks.port import Problem, Score
+from tidegate.runtime.own_code.process import ChildProcess, EndedError, LateError
 from tidegate.runtime.own_code.references import OwnReference
 
 # Told of a failure in the user's code, with the problem and the turn.
@@ -36,7 +38,7 @@ class _Place:
     """One process and the number of its episodes; ``turn`` makes callers wait for each other."""
 
     def __init__(self) -> None:
-        self.child: ChildProcess | None = None
+        self.child: ChildProcess[Answer] | None = None
         self.num_episodes = 0
         self.turn = asyncio.Lock()
 
@@ -44,7 +46,7 @@ class _Place:
 class OwnEpisode:
     """One episode; ``end`` it."""
 
-    def __init__(self, place: _Place, child: ChildProcess, name: str, problem: Problem) -> None:
+    def __init__(self, place: _Place, child: ChildProcess[Answer], name: str, problem: Problem) -> None:
         """``OwnEpisodes.begin`` makes it."""
         self.place = place
         self.child = child
@@ -178,8 +180,8 @@ class OwnEpisodes:
     async def _load(self, place: _Place) -> Ready:
         settings = self._settings
         await self._end_process(place)
-        place.child = await ChildProcess.start(
-            self._reference, memory_bytes=settings.memory_bytes, environ=os.environ
+        place.child = await ChildProcess[Answer].start(
+            CHILD, self._reference, ANSWERS, memory_bytes=settings.memory_bytes, environ=os.environ
         )
         try:
             answer = await place.child.first_answer(deadline_s=settings.start_deadline_s)

@@ -1,10 +1,5 @@
-"""The frames between a worker and the child processes of own code: a length of four bytes, then MessagePack.
+"""The questions of a worker to the child processes of own code, and their answers."""
 
-A child runs code that may do anything, so the worker decodes its frames into these types and nothing else (no pickle),
-and every length has a bound.
-"""
-
-import struct
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -14,13 +9,11 @@ from tidegate.environment.judgements import (
     COMPONENT_CHARS_MAX,
     COMPONENTS_MAX,
     LOG_CHARS_MAX,
-    TRACEBACK_CHARS_MAX,
 )
 from tidegate.environment.tasks.port import Problem
+from tidegate.runtime.own_code.failures import TRACEBACK_CHARS_MAX
 
-HEAD = struct.Struct("<I")
-ANSWER_BYTES_MAX = 1 << 20
-QUESTION_BYTES_MAX = 1 << 28
+CHILD = "tidegate.environment.own_code.child"
 # Of one reply of a conversation: a policy's context holds far less.
 OBSERVATION_CHARS_MAX = 1 << 17
 TOOLS_MAX = 64
@@ -99,8 +92,4 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
 
 Answer: TypeAlias = Ready | Scored | Replied | Failed
 
-
-def frame(message: Question | Answer) -> bytes:
-    """A message with its length."""
-    data = msgspec.msgpack.encode(message)
-    return HEAD.pack(len(data)) + data
+ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)

@@ -14,9 +14,18 @@ import msgspec
 
 from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
 from tidegate.environment.judgements import Judgement, VerifierFailed, failed_at
-from tidegate.environment.own_code.messages import Answer, Failed, Ready, Replied, Scored, ScoreQuestion
-from tidegate.environment.own_code.process import ChildProcess, EndedError, LateError
+from tidegate.environment.own_code.messages import (
+    ANSWERS,
+    CHILD,
+    Answer,
+    Failed,
+    Ready,
+    Replied,
+    Scored,
+    ScoreQuestion,
+)
 from tidegate.environment.tasks.port import Problem, Score
+from tidegate.runtime.own_code.process import ChildProcess, EndedError, LateError
 from tidegate.runtime.own_code.references import OwnReference
 from tidegate.runtime.retrying import Backoff
 
@@ -39,7 +48,7 @@ class _ProcessSlot:
     """The place of one process; ``pauses_s`` grows with its deaths, and starts over with an answer."""
 
     def __init__(self) -> None:
-        self.child: ChildProcess | None = None
+        self.child: ChildProcess[Answer] | None = None
         self.pauses_s: Iterator[float] | None = None
 
 
@@ -163,8 +172,8 @@ class OwnCodePool:
         """Start the process of a slot; why its code could not be loaded, or None."""
         settings = self._settings
         try:
-            slot.child = await ChildProcess.start(
-                self._reference, memory_bytes=settings.memory_bytes, environ=os.environ
+            slot.child = await ChildProcess[Answer].start(
+                CHILD, self._reference, ANSWERS, memory_bytes=settings.memory_bytes, environ=os.environ
             )
             answer = await slot.child.first_answer(deadline_s=settings.start_deadline_s)
         except LateError as late:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import msgspec
 
 from tidegate.core.errors import ConfigError
-from tidegate.environment.own_code.process import PLATFORM_VARIABLES
 from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, ask
+from tidegate.runtime.own_code.process import PLATFORM_VARIABLES
 from tidegate.runtime.own_code.references import OwnReference
 
 CHILD = "tidegate.environment.own_code.rows_child"

@@ -1,6 +1,6 @@
-"""One child process of own code, seen from the worker: asked one question at a time, and killed when it is late.
+"""One child process of own code, seen from its service: asked one question at a time, and killed when it is late.
 
-The process has a session of its own, so that what it started ends with it, and the kernel kills it when the worker is
+The process has a session of its own, so that what it started ends with it, and the kernel kills it when the service is
 gone.
 """
 
@@ -12,15 +12,15 @@ import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import cast
+from typing import Generic, TypeVar, cast
 
 import msgspec
 
 from tidegate.core.errors import DeadlineError, RecordError, UnavailableError
-from tidegate.environment.own_code.messages import ANSWER_BYTES_MAX, HEAD, Answer, Question, frame
+from tidegate.runtime.own_code.frames import ANSWER_BYTES_MAX, HEAD, frame
 from tidegate.runtime.own_code.references import OwnReference, shown_path
 
-CHILD = "tidegate.environment.own_code.child"
+AnswerT = TypeVar("AnswerT")
 # Of what the code prints, the end is kept: it holds the stack of a process that crashed or hangs.
 PRINTED_BYTES_MAX = 16 << 10
 # How long a hanging process has to show its stack, and a dead one's last words to arrive.
@@ -28,11 +28,10 @@ LAST_WORDS_S = 0.5
 # What ``faulthandler`` writes first, and the time it has for the rest.
 STACK_BEGINS = b"most recent call first"
 STACK_S = 0.02
-# Credentials and addresses of the platform; everything else of the worker's environment is the user's own.
+# Credentials and addresses of the platform; everything else of the service's environment is the user's own.
 PLATFORM_VARIABLES = "TIDEGATE_"
 
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+) in (\S+)')
-_DECODER: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class EndedError(UnavailableError):
@@ -99,24 +98,38 @@ class _Pipes(asyncio.SubprocessProtocol):
             self.answer.set_exception(error)
 
 
-class ChildProcess:
+class ChildProcess(Generic[AnswerT]):
     """A running child; ``close`` it."""
 
-    def __init__(self, transport: asyncio.SubprocessTransport, pipes: _Pipes, *, file: str) -> None:
+    def __init__(
+        self,
+        transport: asyncio.SubprocessTransport,
+        pipes: _Pipes,
+        answers: "msgspec.msgpack.Decoder[AnswerT]",
+        *,
+        file: str,
+    ) -> None:
         """``start`` makes it. ``file``: of the code, whose frames are looked for in a stack."""
         self._transport = transport
         self._pipes = pipes
+        self._answers = answers
         self._file = file
 
     @classmethod
     async def start(
-        cls, reference: OwnReference, *, memory_bytes: int, environ: Mapping[str, str]
-    ) -> "ChildProcess":
-        """Start the program; its first answer tells whether the code could be loaded."""
+        cls,
+        module: str,
+        reference: OwnReference,
+        answers: "msgspec.msgpack.Decoder[AnswerT]",
+        *,
+        memory_bytes: int,
+        environ: Mapping[str, str],
+    ) -> "ChildProcess[AnswerT]":
+        """Start the program ``module``; its first answer tells whether the code could be loaded."""
         loop = asyncio.get_running_loop()
         transport, pipes = await loop.subprocess_exec(
             _Pipes,
-            *(sys.executable, "-m", CHILD, msgspec.json.encode(reference).decode()),
+            *(sys.executable, "-m", module, msgspec.json.encode(reference).decode()),
             *(str(os.getpid()), str(memory_bytes)),
             stdin=PIPE,
             stdout=PIPE,
@@ -124,18 +137,18 @@ class ChildProcess:
             start_new_session=True,
             env={name: value for name, value in environ.items() if not name.startswith(PLATFORM_VARIABLES)},
         )
-        return cls(transport, pipes, file=reference.source)
+        return cls(transport, pipes, answers, file=reference.source)
 
     @property
     def is_alive(self) -> bool:
         """Whether it can be asked."""
         return not self._pipes.has_ended.is_set() and not self._transport.is_closing()
 
-    async def first_answer(self, *, deadline_s: float) -> Answer:
+    async def first_answer(self, *, deadline_s: float) -> AnswerT:
         """What it says once its code is loaded. Raises as ``ask``."""
         return await self._answered(b"", deadline_s=deadline_s)
 
-    async def ask(self, question: Question, *, deadline_s: float) -> Answer:
+    async def ask(self, question: msgspec.Struct, *, deadline_s: float) -> AnswerT:
         """The answer to a question; after any error the process must be closed, as its next answer may be to this.
 
         Raises:
@@ -153,7 +166,7 @@ class ChildProcess:
             await self._pipes.has_ended.wait()
         self._transport.close()
 
-    async def _answered(self, data: bytes, *, deadline_s: float) -> Answer:
+    async def _answered(self, data: bytes, *, deadline_s: float) -> AnswerT:
         loop = asyncio.get_running_loop()
         pipes = self._pipes
         if pipes.has_ended.is_set():
@@ -173,7 +186,7 @@ class ChildProcess:
         finally:
             pipes.answer = None
         try:
-            return _DECODER.decode(whole)
+            return self._answers.decode(whole)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise RecordError("Own code wrote what is no answer", why=str(error)[:200]) from error
 
