@@ -41,7 +41,7 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
     settings = context.settings
     is_text = settings.workload.kind == "text"
     bounds = bounds_of(config)
-    own = own_task_of(settings.workload.env, folder=settings.files_dir) if is_text else None
+    own = own_task_of(settings.workload, folder=settings.files_dir) if is_text else None
     own_tasks = OwnTasks(bounds, own=own)
     plays = settings.workload.turns_max > 1
     if is_text and TASK in config.weights() and not plays:

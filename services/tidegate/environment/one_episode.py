@@ -63,7 +63,7 @@ async def play_text(
         ConfigError: something cannot be loaded or opened, or a verifier or the conversation failed; with file and line.
     """
     bounds = msgspec.structs.replace(bounds_of(config), num_processes=1)
-    own = own_task_of(workload.env, folder=folder)
+    own = own_task_of(workload, folder=folder)
     async with AsyncExitStack() as stack:
         tasks = OwnTasks(bounds, own=own)
         stack.push_async_callback(tasks.close)

@@ -7,6 +7,7 @@ from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConfigError
 from tidegate.core.targets import RunTarget
+from tidegate.launch.library_checks import check_libraries
 from tidegate.launch.q_learning_checks import check_q_learning
 from tidegate.launch.run_plan import RunFile
 from tidegate.learner.algorithm import AlgorithmName, check_engine, check_memory, check_replay, find_algorithm
@@ -106,6 +107,7 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
         _check_long_tail(file)
         or _check_updates(file, services, algorithm=algorithm)
         or _check_services(file, services)
+        or check_libraries(file, services)
     )
 
 

@@ -40,7 +40,7 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
     workload = plan.file.workload
     if workload.kind != "text":
         return
-    own = own_task_of(workload.env, folder=plan.file.files_dir)
+    own = own_task_of(workload, folder=plan.file.files_dir)
     import_dataset(workload.dataset, folder, files_dir=plan.file.files_dir)
     folder.mkdir(parents=True, exist_ok=True)
     if own is not None:

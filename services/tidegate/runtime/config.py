@@ -115,8 +115,9 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``env`` (segments): an id of Gymnasium, or ``module:EnvId`` for one of your own, which its module registers; the
     module is found in the folder where the run is started, beside the run file, or where Python finds modules.
-    ``env_kwargs`` (segments): arguments of the environment's constructor, as plain values; ``max_episode_steps``
-    replaces its registered time limit. ``wrappers`` (segments): applied to the vector of environments, the first one
+    ``env_kwargs``: arguments of the environment's constructor, as plain values: of segments, where
+    ``max_episode_steps`` replaces its registered time limit; of text those of a class of your own or of another
+    library's environment. ``wrappers`` (segments): applied to the vector of environments, the first one
     first. ``frame_stack`` (segments): the last so many observations are one observation; before an episode's first
     one they are zeros. 1 stacks nothing; environments that stack by themselves (Atari's vector form) need none.
     ``step_timeout_s`` (segments): seconds after which one call into an environment (a step, a reset, its constructor)
@@ -186,7 +187,6 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 # Fields of ``WorkloadConfig`` that only segments have, with their defaults.
 _OF_SEGMENTS: dict[str, object] = {
-    "env_kwargs": {},
     "wrappers": (),
     "frame_stack": 1,
     "reward": RewardConfig(),

@@ -141,7 +141,7 @@ def test_a_wrapper_is_held_to_the_arguments_of_its_kind(wrappers: str, message: 
     assert message in refusal(f"workload.wrappers={wrappers}")
 
 
-@pytest.mark.parametrize("setting", ["env_kwargs={size: 4}", "frame_stack=4", "reward.scale=0.1"])
+@pytest.mark.parametrize("setting", ["frame_stack=4", "reward.scale=0.1"])
 def test_text_has_no_settings_of_environments_that_are_stepped(setting: str) -> None:
     assert "is set with workload.kind text" in refusal_of_text(f"workload.{setting}")
 

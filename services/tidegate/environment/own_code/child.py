@@ -78,7 +78,8 @@ def _answer(task: OwnTask, episodes: dict[str, OwnConversation], question: Quest
             case ReplyQuestion(episode, text):
                 return _replied(episodes, episode, text)
             case EndQuestion(episode):
-                episodes.pop(episode, None)
+                if ended := episodes.pop(episode, None):
+                    ended.close()
                 return Replied("")
     except NoScoreError as error:
         return _failed(failed_at(error.kind, str(error), where=task.where))
@@ -91,7 +92,7 @@ def _answer(task: OwnTask, episodes: dict[str, OwnConversation], question: Quest
 def _replied(episodes: dict[str, OwnConversation], episode: str, text: str) -> Replied:
     turn = episodes[episode].reply(text)
     if turn.done:
-        del episodes[episode]
+        episodes.pop(episode).close()
     score = None if turn.score is None else _scored(score_of(turn.score))
     return Replied(turn.observation, score, turn.truncated, turn.tools)
 

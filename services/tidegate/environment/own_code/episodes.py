@@ -173,6 +173,8 @@ class OwnEpisodes:
             case Failed():
                 failed = VerifierFailed(answer.why, answer.kind, answer.where, answer.traceback)
                 self._report(failed, episode.problem, text)
+                if answer.retryable:
+                    raise UnavailableError(f"{self._reference.written}: {failed.why}")
                 raise RecordError(f"{self._reference.written} failed", why=answer.why, fix="correct its code")
             case _:
                 raise RecordError(f"The process of {self._reference.written} answered out of turn")

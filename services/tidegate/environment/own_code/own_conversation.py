@@ -35,6 +35,16 @@ class OwnConversation:
         """The observation before the first turn."""
         return self._episode.opening
 
+    def close(self) -> None:
+        """Let the episode release what it holds, where it has a method ``close``; it is over, or ended early.
+
+        Raises:
+            BaseException: what the code raised.
+        """
+        close: Any = getattr(self._episode, "close", None)
+        if callable(close):
+            close()
+
     def reply(self, text: str) -> ConversationTurn:
         """Take a turn.
 

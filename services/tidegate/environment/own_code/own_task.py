@@ -27,12 +27,18 @@ class OwnTask:
     """The loaded code of a reference; ``file`` and ``where`` say where its failures are looked for."""
 
     def __init__(self, found: Any, reference: OwnReference) -> None:
-        """``found``: a function, a class that is called without arguments, or an object.
+        """``found``: a function, a class that is called with the reference's arguments, or an object.
 
         Raises:
             ConfigError: nothing of it can score a completion.
         """
-        self._object: Any = found() if inspect.isclass(found) else found
+        if reference.arguments and not inspect.isclass(found):
+            raise ConfigError(
+                f"{reference.written} takes no arguments",
+                why="workload.env_kwargs are those of a class",
+                fix="remove workload.env_kwargs, or name a class",
+            )
+        self._object: Any = found(**reference.arguments) if inspect.isclass(found) else found
         self._written = reference.written
         self._begin: Any = getattr(self._object, "begin", None)
         method: Any = getattr(self._object, "score", None)

@@ -2,19 +2,28 @@
 
 import asyncio
 
+import msgspec
+
 from tidegate.core.errors import ConfigError
+from tidegate.environment.libraries.names import library_task_of
 from tidegate.environment.own_code.pool import OwnCodePool, OwnCodeSettings
 from tidegate.environment.tasks.registry import IN_PROCESS, TASKS, get_task
+from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.own_code.references import OwnReference, resolve
 
 
-def own_task_of(env_id: str, *, folder: str) -> OwnReference | None:
+def own_task_of(workload: WorkloadConfig, *, folder: str) -> OwnReference | None:
     """Where a run's task of its own is; None for a task of this package. ``folder``: of the run file.
 
     Raises:
         ConfigError: there is no task of this name, in this package or elsewhere.
     """
-    return None if env_id in TASKS else resolve(env_id, kind="tasks", folder=folder, known=TASKS)
+    if (library := library_task_of(workload, folder=folder)) is not None:
+        return library
+    if workload.env in TASKS:
+        return None
+    found = resolve(workload.env, kind="tasks", folder=folder, known=TASKS)
+    return msgspec.structs.replace(found, arguments=workload.env_kwargs)
 
 
 class OwnTasks:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -29,13 +29,14 @@ class OwnReference(msgspec.Struct, frozen=True):
     """One piece of own code: as the run file names it, and where it is.
 
     ``source``: the path of a file, or the name of a module; ``attribute``: the dotted name in it. ``folder``: of the
-    run file; modules are looked for there too.
+    run file; modules are looked for there too. ``arguments``: by name, of a class that it names.
     """
 
     written: str
     source: str
     attribute: str
     folder: str = ""
+    arguments: dict[str, Any] = {}
 
     @property
     def is_file(self) -> bool:

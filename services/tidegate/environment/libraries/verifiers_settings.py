@@ -1,0 +1,17 @@
+"""What a run file says of an environment of `verifiers`."""
+
+from typing import Any
+
+import msgspec
+
+
+class VerifiersSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``id``: as in ``verifiers.load_environment(id, **arguments)``, the module of its package with ``-`` for ``_``."""
+
+    id: str
+    arguments: dict[str, Any] = {}
+
+    @property
+    def module(self) -> str:
+        """The module that ``verifiers`` imports for the id."""
+        return self.id.rpartition("/")[2].partition("@")[0].replace("-", "_")
