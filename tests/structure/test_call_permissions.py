@@ -53,6 +53,7 @@ MAY_CALL: dict[str, set[str]] = {
         "AdmissionService/GetCompletion",
         "LearnerService/GetProgress",
         "LearnerService/Checkpoint",
+        "LearnerService/Rollback",
         "LifecycleService/GetStats",
         "LifecycleService/Drain",
         "TaskQueueService/GetJournal",

@@ -44,6 +44,7 @@ PUBLISHERS: Mapping[str, frozenset[str]] = {
     TOPOLOGY.event("evaluation"): frozenset({"actor"}),
     TOPOLOGY.event("evaluation_begun"): frozenset({"task-queue"}),
     TOPOLOGY.event("checkpoint_corrupt"): frozenset({"learner"}),
+    TOPOLOGY.event("rolled_back"): frozenset({"learner"}),
     TOPOLOGY.event("lease_expired"): frozenset({"trajectory-store"}),
     TOPOLOGY.event("limits"): frozenset({"admission"}),
     TOPOLOGY.event("slo"): frozenset({"admission"}),

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tidegate.core.audit import LearnerTotals
-from tidegate.core.errors import CorruptionError, StaleFolderError
+from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError
 from tidegate.core.ids import LineageName, PolicyVersion, RunId
 from tidegate.core.records import Array
 from tidegate.core.staleness import Lineage
@@ -144,18 +144,7 @@ class CheckpointFolder:
             except CorruptionError as error:
                 passed_over.append(f"{path.name}: {error.what}")
                 continue
-            if checkpoint.run != run or checkpoint.policy_kind != policy_kind:
-                raise StaleFolderError(
-                    f"{path} holds a {checkpoint.policy_kind} policy of run {checkpoint.run}",
-                    why=f"this is run {run} with a {policy_kind} policy",
-                    fix="start in a new run folder, or restore this one's settings",
-                )
-            if checkpoint.base_digest != base_digest:
-                raise StaleFolderError(
-                    f"{path} holds adapters of the model {checkpoint.base_digest or 'none'!r}",
-                    why=f"policy.path is now the model {base_digest or 'none'!r}",
-                    fix="set policy.path to the model that the run started with, or start in a new run folder",
-                )
+            _check_belongs(path, checkpoint, run=run, policy_kind=policy_kind, base_digest=base_digest)
             for corrupt in self.paths()[self.paths().index(path) + 1 :]:
                 self._set_aside(corrupt)
             return FoundCheckpoint(checkpoint=checkpoint, path=path, passed_over=tuple(passed_over))
@@ -167,11 +156,70 @@ class CheckpointFolder:
             )
         return None
 
+    def holding(
+        self, version: PolicyVersion, *, run: RunId, policy_kind: str, base_digest: str = ""
+    ) -> FoundCheckpoint:
+        """The newest checkpoint that holds ``version``.
+
+        Raises:
+            NotFoundError: none does.
+            CorruptionError: it is damaged.
+            StaleFolderError: as ``newest``.
+        """
+        path = self._path_of(version)
+        checkpoint = read(path)
+        _check_belongs(path, checkpoint, run=run, policy_kind=policy_kind, base_digest=base_digest)
+        return FoundCheckpoint(checkpoint=checkpoint, path=path, passed_over=())
+
+    def verify(self, version: PolicyVersion) -> None:
+        """Check the newest checkpoint that holds ``version`` byte by byte, without loading its tensors.
+
+        Raises:
+            NotFoundError: none does.
+            CorruptionError: it is damaged.
+        """
+        _verified_manifest(self._path_of(version))
+
+    def delete_after(self, path: Path) -> None:
+        """Delete every checkpoint that was written after the one at ``path``.
+
+        Raises:
+            OSError: the disk failed; the newest ones may be gone.
+        """
+        for newer in reversed(self.paths()):
+            if newer.name <= path.name:
+                break
+            shutil.rmtree(newer)
+        sync_folder(self._directory)
+
+    def _path_of(self, version: PolicyVersion) -> Path:
+        found = [path for path, held in checkpoints_in(self._directory).items() if held == version]
+        if not found:
+            raise NotFoundError(f"No checkpoint in {self._directory} holds version {version}")
+        return found[-1]
+
     def _set_aside(self, path: Path) -> None:
         """Move a corrupt checkpoint aside for inspection; only the newest such one is kept."""
         for old in self._directory.glob(f"{CORRUPT_PREFIX}*"):
             shutil.rmtree(old)
         path.rename(self._directory / f"{CORRUPT_PREFIX}{path.name}")
+
+
+def _check_belongs(
+    path: Path, checkpoint: Checkpoint, *, run: RunId, policy_kind: str, base_digest: str
+) -> None:
+    if checkpoint.run != run or checkpoint.policy_kind != policy_kind:
+        raise StaleFolderError(
+            f"{path} holds a {checkpoint.policy_kind} policy of run {checkpoint.run}",
+            why=f"this is run {run} with a {policy_kind} policy",
+            fix="start in a new run folder, or restore this one's settings",
+        )
+    if checkpoint.base_digest != base_digest:
+        raise StaleFolderError(
+            f"{path} holds adapters of the model {checkpoint.base_digest or 'none'!r}",
+            why=f"policy.path is now the model {base_digest or 'none'!r}",
+            fix="set policy.path to the model that the run started with, or start in a new run folder",
+        )
 
 
 def checkpoints_in(directory: Path) -> dict[Path, PolicyVersion]:
@@ -248,14 +296,7 @@ def fork(path: Path, directory: Path, *, run: RunId) -> RunId:
         CorruptionError: a file is missing or does not match its digest; nothing was written.
         StaleFolderError: another version of this program wrote it.
     """
-    manifest = _read_manifest(path)
-    tensor_files = (POLICY_FILE, TRAINER_FILE)
-    for name in (STATE_FILE, *tensor_files):
-        if not (path / name).is_file():
-            raise CorruptionError(f"{path / name} is missing")
-        with (path / name).open("rb") as file:
-            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)).hexdigest()
-            _check(path / name, manifest, FileEntry(size=file.tell(), digest=digest))
+    manifest = _verified_manifest(path)
     state = _read_state(path, _read_file(path / STATE_FILE))
     start = msgspec.structs.replace(
         state,
@@ -266,7 +307,7 @@ def fork(path: Path, directory: Path, *, run: RunId) -> RunId:
     )
     copy = directory / f"{1:08d}.{state.progress.version.lineage}.{state.progress.version.step}"
     copy.mkdir(parents=True)
-    for name in tensor_files:
+    for name in (POLICY_FILE, TRAINER_FILE):
         shutil.copyfile(path / name, copy / name)
     data = msgspec.json.encode(start)
     _write_synced(copy / STATE_FILE, data)
@@ -274,6 +315,18 @@ def fork(path: Path, directory: Path, *, run: RunId) -> RunId:
     _write_synced(copy / MANIFEST_FILE, msgspec.json.encode(entries))
     sync_folder(copy)
     return state.run
+
+
+def _verified_manifest(path: Path) -> dict[str, FileEntry]:
+    """The manifest of a checkpoint whose files match it; tensors are not loaded."""
+    manifest = _read_manifest(path)
+    for name in (STATE_FILE, POLICY_FILE, TRAINER_FILE):
+        if not (path / name).is_file():
+            raise CorruptionError(f"{path / name} is missing")
+        with (path / name).open("rb") as file:
+            digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)).hexdigest()
+            _check(path / name, manifest, FileEntry(size=file.tell(), digest=digest))
+    return manifest
 
 
 def _read_manifest(path: Path) -> dict[str, FileEntry]:

@@ -41,7 +41,8 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``rank_timeout_short`` names the value to set.
     ``checkpoint_every_steps``: the most steps that a crash can lose; the trajectory store keeps their payloads. The
     first checkpoint is written before the first update.
-    ``keep_checkpoints``: how many are kept; with 1 a corrupt checkpoint ends the run.
+    ``keep_checkpoints``: how many are kept; with 1 a corrupt checkpoint ends the run. `tidegate rollback` goes back to
+    these alone.
     ``prefetch``: lease the next batch while one is trained (never at ``max_lag`` 0, where it does not exist yet).
     ``lease_wait_s``: timeout of one poll for a batch, which draining may have to wait for. ``republish_after_s``:
     seconds without a batch after which the learner checks that its newest version is still published.

@@ -1,4 +1,4 @@
-"""The learner's loop: lease, recheck, update, commit and publish.
+"""The learner's loop: lease, recheck, update, commit and publish. A rollback starts it again, in the same process.
 
 At most one step ahead: while a batch is trained the next one is leased (where the budget allows any lag), and the
 previous step is being acknowledged.
@@ -30,6 +30,7 @@ from tidegate.learner.lease_renewal import LeaseRenewal
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.optim.replay_port import priorities_of
 from tidegate.learner.reporting import Step, StepReporter
+from tidegate.learner.rollback import ROLLBACK_FILE, Rollback, RollbackFile, RollbackRequests
 from tidegate.learner.startup import start
 from tidegate.learner.state import OutdatedTrajectory, TrainingProgress, next_version
 from tidegate.learner.training_batch import TrainingBatch
@@ -85,6 +86,8 @@ class Learner:
         self._steps_since_checkpoint = 0
         self._updating = False
         self._checkpoint_writer = CheckpointWriter(context, folder, self._store)
+        self._rollback_file = RollbackFile(context.data_dir / ROLLBACK_FILE)
+        self._rollbacks = RollbackRequests(folder, self._rollback_file, context.clock)
 
     @property
     def progress(self) -> TrainingProgress:
@@ -101,6 +104,10 @@ class Learner:
     def checkpointed(self) -> PolicyVersion | None:
         """The newest version that a checkpoint holds."""
         return self._checkpoint_writer.newest
+
+    def kept(self) -> list[PolicyVersion]:
+        """The versions that the kept checkpoints hold, oldest first."""
+        return self._folder.versions()
 
     def sampled_units(self) -> LearnerTotals:
         """The learner's side of the audit of replay, without batches whose commit may be on its way.
@@ -124,6 +131,17 @@ class Learner:
             raise UnavailableError("The learner is starting or stopping, and writes no checkpoint on request")
         return await self._checkpoint_writer.request()
 
+    async def rollback(self, target: PolicyVersion, *, reason: str, by: str) -> Rollback:
+        """Request a rollback at the next step boundary; returns once it is durable. See ``RollbackRequests``.
+
+        Raises:
+            UnavailableError: training has not started, or the learner is draining.
+            NotFoundError: no kept checkpoint holds the version.
+        """
+        if self._progress is None or self._context.drain.requested:
+            raise UnavailableError("The learner is starting or stopping, and goes back to no version now")
+        return await self._rollbacks.request(target, reason=reason, by=by)
+
     async def run(self) -> None:
         """Start, train until draining, write a last checkpoint.
 
@@ -132,20 +150,28 @@ class Learner:
             TidegateError: a service rejects this learner, or the run folder does not fit.
         """
         try:
-            await self._run()
+            while await self._run():
+                # What the abandoned branch reported is no statement about the version that training goes on from.
+                self._reporter.forget()
         except UnavailableError:
             if not self._context.drain.requested:
                 raise
             self._context.log.warning("learner_stopped_unacknowledged", kept_in="checkpoint")
         finally:
             self._checkpoint_writer.close()
+            self._rollbacks.close()
             self._thread.close()
 
-    async def _run(self) -> None:
+    async def _run(self) -> bool:
+        """Start, and train until draining or until a rollback was accepted, which the next start carries out.
+
+        Returns whether one was.
+        """
         started = await start(
             self._context,
             self._trainer,
             self._folder,
+            self._rollback_file,
             store=self._store,
             committer=self._committer,
             make_first_policy=self._make_first_policy,
@@ -156,6 +182,9 @@ class Learner:
         self._checkpoint_writer.newest = started.restored_from
         self._steps_since_checkpoint = started.num_recomputed
         self._reporter.progress(started.progress)
+        if started.rollback is not None:
+            self._reporter.published(started.progress.version)
+            self._context.stats.label(statistics.CHECKPOINTED, str(started.restored_from))
         if started.restored_from is None:
             # Beside the first rollouts: updates are recomputed after a kill from a checkpoint.
             await self._write_checkpoint()
@@ -176,26 +205,35 @@ class Learner:
         )
         renewal.start()
         try:
-            await self._train_until_drained(batches, renewal)
+            goes_back = await self._train_until_drained(batches, renewal)
             await self._committer.wait()
             await batches.close()
         finally:
             renewal.stop()
+        return goes_back
 
-    async def _train_until_drained(self, batches: BatchSource[Any], renewal: LeaseRenewal) -> None:
+    async def _train_until_drained(self, batches: BatchSource[Any], renewal: LeaseRenewal) -> bool:
+        goes_back = False
         try:
-            await self._train(batches, renewal)
+            goes_back = await self._train(batches, renewal)
         finally:
-            if self._context.drain.requested:
+            # One more checkpoint could delete the one that a rollback goes to.
+            if self._context.drain.requested and not goes_back:
                 # An interrupted update left the trainer between two versions: the previous checkpoint is valid.
                 if not self._updating and (self._steps_since_checkpoint or self._checkpoint_writer.requested):
                     await self._write_checkpoint()
                 await self._checkpoint_writer.wait()
+        return goes_back
 
-    async def _train(self, batches: BatchSource[Any], renewal: LeaseRenewal) -> None:
+    async def _train(self, batches: BatchSource[Any], renewal: LeaseRenewal) -> bool:
+        """Train until draining; returns whether it ended before that, because a rollback was accepted."""
         clock, drain = self._context.clock, self._context.drain
         trained_at_s = checked_at_s = clock.monotonic_s()
         while not drain.requested:
+            if self._rollbacks.waiting:
+                await self._checkpoint_writer.wait()
+                if await self._rollbacks.decide(self.progress.version, self._tree):
+                    return True
             if self._checkpoint_writer.requested:
                 await self._write_checkpoint()
             await self._committer.check()
@@ -219,6 +257,7 @@ class Learner:
                 case _:
                     await self._step(batches, batch, wait_s=now_s - trained_at_s)
                     trained_at_s = checked_at_s = clock.monotonic_s()
+        return False
 
     async def _step(self, batches: BatchSource[Any], batch: TrainingBatch, *, wait_s: float) -> None:
         """One update, from a rechecked batch to the start of its commit."""

@@ -43,6 +43,7 @@ from tidegate.catalogue.telemetry import (
     SPAN_LEARNER_STEP,
     SPAN_TASK_LEASE,
 )
+from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Trajectory
 from tidegate.core.response import Response
 from tidegate.core.slo import Slo
@@ -125,6 +126,18 @@ class StepReporter:
         if mean_return is not None:
             stats.set(statistics.MEAN_RETURN, mean_return)
 
+    def published(self, version: PolicyVersion) -> None:
+        """Report that a version is published. Admission measures from here how long actors take to serve it."""
+        self._context.stats.label(statistics.PUBLISHED_VERSION, str(version))
+        self._context.stats.set(statistics.PUBLISHED_AT_S, self._context.clock.now_s())
+
+    def forget(self) -> None:
+        """Forget what was measured of the newest updates: they are on a branch that a rollback abandoned."""
+        self._lags = LagWindow()
+        self.newest.clear()
+        for statistic in (statistics.MEAN_RETURN, statistics.MEAN_REWARD):
+            self._context.stats.clear(statistic)
+
     def waited(self, seconds: float, *, cause: WaitCause = "empty") -> None:
         """Report idle seconds: no batch came, it was too old, or the previous version was not acknowledged."""
         if cause != "weights":
@@ -188,9 +201,7 @@ class StepReporter:
         stats = self._context.stats
         stats.add(statistics.COMMIT_S, times.commit_s)
         stats.add(statistics.PUBLISH_S, times.publish_s)
-        # Admission measures from here how long actors take to serve it.
-        stats.label(statistics.PUBLISHED_VERSION, str(step.progress.version))
-        stats.set(statistics.PUBLISHED_AT_S, self._context.clock.now_s())
+        self.published(step.progress.version)
         judged = step.batch.judged
         lags = step.batch.lags
         metrics = step.metrics

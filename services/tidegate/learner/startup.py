@@ -1,5 +1,7 @@
 """Start of a learner: its first version comes from the newest checkpoint and the updates after it, or is fresh.
 
+A learner that was rolled back starts from the checkpoint that it goes back to, without the updates after it.
+
 Either way it opens a lineage at the trajectory store, which ends the leases of an earlier learner, and publishes the
 version that it starts from, so that actors serve it before the first batch.
 """
@@ -12,15 +14,16 @@ from collections.abc import Callable
 import msgspec
 
 from tidegate.catalogue import learner as statistics
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import CorruptionError, NotFoundError, TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, PolicySnapshot
-from tidegate.core.staleness import LineageTree
+from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.learner.checkpoint import CheckpointFolder, FoundCheckpoint
 from tidegate.learner.committing import StepCommitter
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.recovery import recover_updates
 from tidegate.learner.retrying import until_done
+from tidegate.learner.rollback import Rollback, RollbackFile
 from tidegate.learner.state import TrainingProgress, lineage_to_open
 from tidegate.models.model_folder import base_digest
 from tidegate.runtime.service import ServiceContext
@@ -30,13 +33,15 @@ from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 # Long enough that two restores from one checkpoint never draw the same name (four digits would collide once in
 # 65,536 pairs, and two lineages of one name would be confused).
 TOKEN_BYTES = 4
+# The event by which others learn of it: the best version is none of a branch that was given up.
+ROLLED_BACK = "rolled_back"
 
 
 class Start(msgspec.Struct, frozen=True, eq=False):
     """The start of a learner: its progress, the tree with its own lineage, and the restored checkpoint if any.
 
     ``policy`` is published, with ``base_digest`` (``PolicySnapshot``). ``num_recomputed``: updates since
-    the checkpoint.
+    the checkpoint. ``rollback``: the one that this start finished.
     """
 
     progress: TrainingProgress
@@ -46,12 +51,21 @@ class Start(msgspec.Struct, frozen=True, eq=False):
     learner_id: str
     restored_from: PolicyVersion | None
     num_recomputed: int
+    rollback: Rollback | None
+
+
+class _Origin(msgspec.Struct, frozen=True, eq=False):
+    """What a learner starts from: a checkpoint, and the rollback that leads to it if there is one."""
+
+    found: FoundCheckpoint | None
+    rollback: Rollback | None
 
 
 async def start(
     context: ServiceContext,
     trainer: Trainer,
     folder: CheckpointFolder,
+    rollback_file: RollbackFile,
     *,
     store: TrajectoryStoreClient,
     committer: StepCommitter,
@@ -59,6 +73,8 @@ async def start(
     thread: WorkerThread,
 ) -> Start:
     """Restore or start fresh, open a lineage, publish. ``thread``: the one that updates the trainer.
+
+    A rollback that ``rollback_file`` holds is finished by it.
 
     Raises:
         ConflictError: another learner opened a lineage at the same time.
@@ -69,31 +85,27 @@ async def start(
     base = await asyncio.to_thread(
         base_digest, settings.policy.kind, path=settings.policy.path, lora_rank=settings.policy.lora.rank
     )
-    found = await asyncio.to_thread(
-        folder.newest, run=settings.run, policy_kind=settings.policy.kind, base_digest=base
-    )
-    if found is None:
+    origin = await _origin(context, folder, rollback_file, base_digest=base)
+    restored_from: PolicyVersion | None = None
+    progress: TrainingProgress | None = None
+    if origin.found is None:
         await asyncio.to_thread(make_first_policy)
-        restored_from, progress, consumed, ancestors = None, None, (), ()
-        num_recomputed = 0
     else:
-        await _report_restore(context, found)
-        await asyncio.to_thread(trainer.restore, found.checkpoint.policy, found.checkpoint.trainer)
-        progress, consumed = found.checkpoint.progress, found.checkpoint.consumed
-        ancestors = found.checkpoint.lineages if found.checkpoint.forked_from else ()
+        await _report_restore(context, origin.found)
+        checkpoint = origin.found.checkpoint
+        await asyncio.to_thread(trainer.restore, checkpoint.policy, checkpoint.trainer)
+        progress = checkpoint.progress
         restored_from = progress.version
-        progress = await recover_updates(
-            context, thread, trainer, store, progress, tiers=settings.response.tiers_in_force()
-        )
-        num_recomputed = progress.version.step - restored_from.step
+        if origin.rollback is None:
+            progress = await recover_updates(
+                context, thread, trainer, store, progress, tiers=settings.response.tiers_in_force()
+            )
     lineage = lineage_to_open(
         None if progress is None else progress.version, token=secrets.token_hex(TOKEN_BYTES)
     )
     learner_id = f"{context.instance}-{lineage.name}"
-    tree, num_revived = await until_done(
-        context,
-        lambda: store.open_lineage(lineage, learner_id=learner_id, consumed=consumed, ancestors=ancestors),
-        what="open_lineage",
+    tree, num_revived = await _open_lineage(
+        context, store, lineage, origin, learner_id=learner_id, rollback_file=rollback_file
     )
     version = PolicyVersion(lineage=lineage.name, step=lineage.fork_step)
     progress = (
@@ -101,6 +113,7 @@ async def start(
         if progress is None
         else msgspec.structs.replace(progress, version=version)
     )
+    num_recomputed = 0 if restored_from is None else version.step - restored_from.step
     policy = await thread.run(trainer.policy)
     snapshot = PolicySnapshot(version, policy, published_at_s=context.clock.now_s(), base_digest=base)
     await committer.publish(snapshot, tree, trace_parent=context.telemetry.root())
@@ -112,6 +125,10 @@ async def start(
         revived=num_revived,
     )
     context.stats.set(statistics.REVIVED_TRAJECTORIES, num_revived)
+    if origin.found is not None and origin.rollback is not None:
+        await asyncio.to_thread(folder.delete_after, origin.found.path)
+        await _report_rollback(context, origin.rollback, version)
+        await asyncio.to_thread(rollback_file.remove)
     return Start(
         progress=progress,
         tree=tree,
@@ -120,7 +137,81 @@ async def start(
         learner_id=learner_id,
         restored_from=restored_from,
         num_recomputed=num_recomputed,
+        rollback=origin.rollback,
     )
+
+
+async def _origin(
+    context: ServiceContext, folder: CheckpointFolder, rollback_file: RollbackFile, *, base_digest: str
+) -> _Origin:
+    """The checkpoint of the rollback that is to be finished, else the newest one.
+
+    A rollback whose checkpoint was lost since it was accepted is given up: training goes on from the newest one.
+    """
+    run, policy_kind = context.settings.run, context.settings.policy.kind
+    rollback: Rollback | None = None
+    try:
+        rollback = await asyncio.to_thread(rollback_file.read)
+        if rollback is not None:
+            held = await asyncio.to_thread(
+                folder.holding, rollback.target, run=run, policy_kind=policy_kind, base_digest=base_digest
+            )
+            return _Origin(held, rollback)
+    except (CorruptionError, NotFoundError) as error:
+        await _give_up(context, rollback_file, rollback, error)
+    newest = await asyncio.to_thread(folder.newest, run=run, policy_kind=policy_kind, base_digest=base_digest)
+    return _Origin(newest, None)
+
+
+async def _open_lineage(
+    context: ServiceContext,
+    store: TrajectoryStoreClient,
+    lineage: Lineage,
+    origin: _Origin,
+    *,
+    learner_id: str,
+    rollback_file: RollbackFile,
+) -> tuple[LineageTree, int]:
+    """Open it; returns the tree with it, and how many trajectories were revived."""
+    checkpoint = None if origin.found is None else origin.found.checkpoint
+    consumed = () if checkpoint is None else checkpoint.consumed
+    ancestors = () if checkpoint is None or not checkpoint.forked_from else checkpoint.lineages
+    try:
+        return await until_done(
+            context,
+            lambda: store.open_lineage(
+                lineage, learner_id=learner_id, consumed=consumed, ancestors=ancestors
+            ),
+            what="open_lineage",
+        )
+    except TidegateError as error:
+        # Nothing was opened: the next start goes on from the newest checkpoint, instead of failing here for ever.
+        if origin.rollback is not None and not error.retryable:
+            await _give_up(context, rollback_file, origin.rollback, error)
+        raise
+
+
+async def _give_up(
+    context: ServiceContext, rollback_file: RollbackFile, rollback: Rollback | None, error: TidegateError
+) -> None:
+    context.log.error(
+        "rollback_given_up", to="" if rollback is None else str(rollback.target), error=str(error)
+    )
+    await asyncio.to_thread(rollback_file.remove)
+
+
+async def _report_rollback(context: ServiceContext, rollback: Rollback, version: PolicyVersion) -> None:
+    """Say what does not count any more, and who wanted it."""
+    fields = {
+        "head": str(rollback.head),
+        "target": str(rollback.target),
+        "version": str(version),
+        "reason": rollback.reason,
+        "by": rollback.by,
+    }
+    context.log.warning("rolled_back", **fields)
+    with contextlib.suppress(TidegateError):  # the log has it, too
+        await context.bus.event(ROLLED_BACK, fields)
 
 
 async def _report_restore(context: ServiceContext, found: FoundCheckpoint) -> None:

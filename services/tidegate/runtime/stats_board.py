@@ -23,6 +23,10 @@ class StatsBoard:
         """Set a gauge, or a counter that is kept elsewhere."""
         self._values[statistic] = value
 
+    def clear(self, gauge: Gauge) -> None:
+        """Report a gauge no longer, as if it had never been set."""
+        self._values.pop(gauge, None)
+
     def label(self, text: Text, value: str) -> None:
         """Set a text."""
         self._labels[text] = value

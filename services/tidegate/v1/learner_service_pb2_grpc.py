@@ -45,6 +45,11 @@ class LearnerServiceStub:
                 request_serializer=tidegate_dot_v1_dot_learner__service__pb2.CheckpointRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_learner__service__pb2.CheckpointResponse.FromString,
                 _registered_method=True)
+        self.Rollback = channel.unary_unary(
+                '/tidegate.v1.LearnerService/Rollback',
+                request_serializer=tidegate_dot_v1_dot_learner__service__pb2.RollbackRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_learner__service__pb2.RollbackResponse.FromString,
+                _registered_method=True)
 
 
 class LearnerServiceServicer:
@@ -65,6 +70,14 @@ class LearnerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Rollback(self, request, context):
+        """Goes back to a version that a kept checkpoint holds, at the next step boundary. Answered once the decision is
+        durable: the learner finishes it, also after a crash, and then opens another lineage.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LearnerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -77,6 +90,11 @@ def add_LearnerServiceServicer_to_server(servicer, server):
                     servicer.Checkpoint,
                     request_deserializer=tidegate_dot_v1_dot_learner__service__pb2.CheckpointRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_learner__service__pb2.CheckpointResponse.SerializeToString,
+            ),
+            'Rollback': grpc.unary_unary_rpc_method_handler(
+                    servicer.Rollback,
+                    request_deserializer=tidegate_dot_v1_dot_learner__service__pb2.RollbackRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_learner__service__pb2.RollbackResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -134,6 +152,33 @@ class LearnerService:
             '/tidegate.v1.LearnerService/Checkpoint',
             tidegate_dot_v1_dot_learner__service__pb2.CheckpointRequest.SerializeToString,
             tidegate_dot_v1_dot_learner__service__pb2.CheckpointResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Rollback(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidegate.v1.LearnerService/Rollback',
+            tidegate_dot_v1_dot_learner__service__pb2.RollbackRequest.SerializeToString,
+            tidegate_dot_v1_dot_learner__service__pb2.RollbackResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,8 +3,8 @@
 A role is a service, under its name in ``launch.services``, or an operator: the command line and the supervisor. A
 method that is missing here is refused to everyone, and a structure test fails. A role may call what it needs, no more:
 only the learner leases, commits, publishes and opens lineages; only the task queue follows the outcomes; actors and
-environment workers upload and report what they hold; only an operator pauses, drains, retires and reads the
-accounting; admission, which ends a run, asks for its last checkpoint.
+environment workers upload and report what they hold; only an operator pauses, drains, rolls back, retires and
+reads the accounting; admission, which ends a run, asks for its last checkpoint.
 """
 
 from collections.abc import Mapping
@@ -54,6 +54,7 @@ CALLERS: Mapping[str, Mapping[str, tuple[Role, ...] | None]] = {
     "tidegate.v1.LearnerService": {
         "GetProgress": ("operator",),
         "Checkpoint": ("admission", "operator"),
+        "Rollback": ("operator",),
     },
     "tidegate.v1.LifecycleService": {
         "GetStats": ("admission", "operator"),

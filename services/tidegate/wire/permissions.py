@@ -71,7 +71,9 @@ SERVICES: Mapping[str, ServicePermissions] = {
     "trajectory_store": ServicePermissions(
         events=("lease_expired",), follow=("ver.*",), read=("POLICY",), consume="TRAJECTORIES"
     ),
-    "learner": ServicePermissions(events=("checkpoint_corrupt",), follow=("ver.*",), read=("POLICY",)),
+    "learner": ServicePermissions(
+        events=("checkpoint_corrupt", "rolled_back"), follow=("ver.*",), read=("POLICY",)
+    ),
     "weight_distribution": ServicePermissions(publish=("ver.*",), follow=("ver.*",), read=("POLICY",)),
     "admission": ServicePermissions(
         publish=("ctl.*",),

@@ -59,7 +59,7 @@ class FakeLearner:
         return pb.CheckpointResponse(version=version_to_proto(PolicyVersion(LineageName("main"), 10)))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("Get"):
+        if name in ("GetProgress", "Rollback"):
             return None
         raise AttributeError(name)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.unit.learner.trajectories import ROOT, version
-from tidegate.core.errors import CorruptionError, StaleFolderError
+from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError
 from tidegate.core.ids import LineageName, PolicyVersion, RunId, TrajectoryId
 from tidegate.core.staleness import Fresh, Lineage
 from tidegate.learner import checkpoint as checkpoint_module
@@ -257,3 +257,33 @@ def test_fork_of_a_damaged_checkpoint_is_refused_and_writes_nothing(tmp_path: Pa
     with pytest.raises(CorruptionError, match=name):
         fork(path, tmp_path / "fork", run=RunId("other-run"))
     assert not (tmp_path / "fork").exists()
+
+
+def test_checkpoint_of_a_version_is_the_last_one_written_of_it(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path)
+    folder.write(checkpoint(version(1)))
+    folder.write(checkpoint(version(1), written_at_s=2.0))
+    last = folder.write(checkpoint(version(2)))
+    found = folder.holding(version(1), run=RUN, policy_kind="mlp")
+    assert found.checkpoint.written_at_s == 2.0
+    folder.verify(version(1))
+    with pytest.raises(NotFoundError, match="holds version"):
+        folder.holding(version(3), run=RUN, policy_kind="mlp")
+    with pytest.raises(StaleFolderError, match="of run test-run"):
+        folder.holding(version(1), run=RunId("another"), policy_kind="mlp")
+    spoil(last / "policy.safetensors")
+    with pytest.raises(CorruptionError, match=r"policy\.safetensors"):
+        folder.verify(version(2))
+    with pytest.raises(CorruptionError, match=r"policy\.safetensors"):
+        folder.holding(version(2), run=RUN, policy_kind="mlp")
+
+
+def test_checkpoints_written_after_one_are_deleted_and_numbers_go_on(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path)
+    first, second, third = (folder.write(checkpoint(version(step))) for step in (1, 2, 3))
+    (third / "manifest.json").unlink()  # a kill stopped the deletion
+    folder.delete_after(first)
+    assert folder.paths() == [first]
+    folder.delete_after(first)
+    assert newest_version(folder) == version(1)
+    assert folder.write(checkpoint(version(2, LineageName("1-bbbb")))).name.startswith(second.name[:8])

@@ -8,13 +8,16 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.v1 import learner_service_pb2 as pb
 from tidegate.v1.learner_service_pb2_grpc import LearnerServiceStub
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
-from tidegate.wire.convert import version_from_proto
+from tidegate.wire.convert import version_from_proto, version_to_proto
 
 SERVICE = "learner"
 
 
 class LearnerReport(msgspec.Struct, frozen=True):
-    """The progress of training; ``drawn``: the learner's side of the audit of replay."""
+    """The progress of training; ``drawn``: the learner's side of the audit of replay.
+
+    ``kept``: the versions that the kept checkpoints hold, oldest first.
+    """
 
     version: PolicyVersion
     consumed_trajectories: int
@@ -22,6 +25,14 @@ class LearnerReport(msgspec.Struct, frozen=True):
     metrics: dict[str, float]
     checkpointed: PolicyVersion | None
     drawn: LearnerTotals
+    kept: list[PolicyVersion]
+
+
+class AcceptedRollback(msgspec.Struct, frozen=True):
+    """A rollback that the learner carries out now. ``head``: the newest version when it was accepted."""
+
+    head: PolicyVersion
+    target: PolicyVersion
 
 
 class LearnerClient:
@@ -44,6 +55,7 @@ class LearnerClient:
             if response.HasField("checkpointed")
             else None,
             drawn=LearnerTotals(version_from_proto(response.acknowledged), response.sampled_units),
+            kept=[version_from_proto(version) for version in response.kept],
         )
 
     async def checkpoint(self) -> PolicyVersion:
@@ -51,3 +63,12 @@ class LearnerClient:
         with remote_errors(SERVICE):
             response = await self._stub.Checkpoint(pb.CheckpointRequest(), timeout=6 * DEADLINE_S)
         return version_from_proto(response.version)
+
+    async def rollback(self, target: PolicyVersion, *, reason: str = "", by: str = "") -> AcceptedRollback:
+        """Go back to the version of a kept checkpoint at the next step boundary; returns once that is durable."""
+        request = pb.RollbackRequest(target=version_to_proto(target), reason=reason, by=by)
+        with remote_errors(SERVICE):
+            response = await self._stub.Rollback(request, timeout=6 * DEADLINE_S)
+        return AcceptedRollback(
+            head=version_from_proto(response.head), target=version_from_proto(response.target)
+        )
