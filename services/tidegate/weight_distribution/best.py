@@ -3,6 +3,9 @@
 A version is held from the moment at which its evaluation begins until its result, so that it is there when it turns out
 to be the best one; at most two versions are held besides the newest ``keep_versions``. Where a run makes no evaluations
 the mean return (reward) of training decides, measured over its window: the newest version at its highest is held.
+
+A version of a branch that was given up is not considered. One that was the best before an operator rolled the run back
+past it is forgotten: the rollback says that what was trained there does not count, whatever its score.
 """
 
 import json
@@ -20,8 +23,8 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_reports import stats_from
 from tidegate.weight_distribution.versions import VersionStore
 
-# Published by the task queue with an evaluation's task, and by the actor with its result.
-BEGUN, RESULT = "evaluation_begun", "evaluation"
+# Published by the task queue with an evaluation's task, by the actor with its result, and by a learner that went back.
+BEGUN, RESULT, ROLLED_BACK = "evaluation_begun", "evaluation", "rolled_back"
 # What an evaluation says of a version; the first one that it has decides.
 MEASURES = ("mean_return", "mean_reward", "solved_share")
 _TRAINED = (learner_stats.MEAN_RETURN, learner_stats.MEAN_REWARD)
@@ -58,6 +61,7 @@ class BestKeeper:
         bus, topology = self._context.bus, self._context.topology
         await bus.subscribe(topology.event(BEGUN), self.begun)
         await bus.subscribe(topology.event(RESULT), self.result)
+        await bus.subscribe(topology.event(ROLLED_BACK), self.rolled_back)
         await bus.subscribe(topology.stats("learner"), self.trained)
         await self._context.drain.wait()
 
@@ -80,6 +84,18 @@ class BestKeeper:
             self._evaluated = None
             self._hold()
 
+    async def rolled_back(self, _data: bytes, _headers: dict[str, str]) -> None:
+        """The run went back: the best version goes if it is on the branch that ended."""
+        if self._best is None or self._is_of_the_run(parse_version(self._best.version)):
+            return
+        self._context.log.info("best_version_forgotten", version=self._best.version, score=self._best.score)
+        self._best = None
+        self._hold()
+        try:
+            (self._context.data_dir / BEST_FILE).unlink(missing_ok=True)
+        except OSError as error:
+            self._context.log.warning("best_version_not_written", error=str(error))
+
     async def trained(self, data: bytes, _headers: dict[str, str]) -> None:
         """The learner's statistics, which decide while no version was evaluated."""
         if self._best is not None and self._best.is_evaluated:
@@ -95,7 +111,9 @@ class BestKeeper:
 
     def _consider(self, version: PolicyVersion, score: float, measure: str) -> None:
         found = BestVersion(str(version), score, measure, self._context.clock.now_s())
-        if version not in self._versions.kept() or not is_better(found, self._best):
+        if version not in self._versions.kept() or not self._is_of_the_run(version):
+            return
+        if not is_better(found, self._best):
             return
         self._best = found
         self._hold()
@@ -103,6 +121,11 @@ class BestKeeper:
             replace_file(self._context.data_dir / BEST_FILE, msgspec.json.encode(found))
         except OSError as error:  # a full disk: the version is held until the process ends
             self._context.log.warning("best_version_not_written", error=str(error))
+
+    def _is_of_the_run(self, version: PolicyVersion) -> bool:
+        """Whether the newest version was trained from it: it is on no branch that was given up."""
+        head = self._versions.head
+        return head is None or head.manifest.tree.descends(head.manifest.version, version)
 
     def _hold(self) -> None:
         best = None if self._best is None else parse_version(self._best.version)

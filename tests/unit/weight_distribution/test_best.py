@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from structlog import get_logger
 
-from tests.unit.weight_distribution.offers import offer, take_in, version
-from tidegate.core.ids import PolicyVersion
+from tests.unit.weight_distribution.offers import ROOT, TREE, offer, take_in, version
+from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.staleness import Lineage
 from tidegate.runtime.best_version import BestVersion, read_best
 from tidegate.runtime.service import ServiceContext
 from tidegate.weight_distribution.best import BestKeeper, held_version, is_better
@@ -25,7 +27,7 @@ def store(tmp_path: Path) -> VersionStore:
 
 @pytest.fixture
 def keeper(tmp_path: Path, store: VersionStore) -> BestKeeper:
-    context = SimpleNamespace(data_dir=tmp_path, clock=SimpleNamespace(now_s=lambda: 1.0), log=None)
+    context = SimpleNamespace(data_dir=tmp_path, clock=SimpleNamespace(now_s=lambda: 1.0), log=get_logger())
     return BestKeeper(cast("ServiceContext", context), store)
 
 
@@ -113,6 +115,44 @@ async def test_best_version_survives_a_restart(
     again = VersionStore(tmp_path / "versions", keep_versions=KEEP, held=held_version(tmp_path))
     assert steps(again) == [1, 3, 4]
     assert steps(VersionStore(tmp_path / "versions", keep_versions=KEEP)) == [3, 4]
+
+
+def roll_back(store: VersionStore, *, to: int) -> PolicyVersion:
+    """What the learner publishes when it goes back: a lineage that forks there."""
+    after = version(to, LineageName("1-bbbb"))
+    take_in(store, offer(after, tree=TREE.add(Lineage(after.lineage, parent=ROOT, fork_step=to))))
+    store.prune()
+    return after
+
+
+async def test_best_version_is_forgotten_when_the_run_goes_back_past_it(
+    tmp_path: Path, store: VersionStore, keeper: BestKeeper
+) -> None:
+    publish(store, 1, 2, 3)
+    await keeper.result(evaluation(version(3), mean_return=90.0), {})
+    after = roll_back(store, to=2)
+    await keeper.rolled_back(b"{}", {})
+    assert read_best(tmp_path) is None
+    await keeper.result(evaluation(version(3), mean_return=95.0), {})
+    assert read_best(tmp_path) is None, "nor does an evaluation that ends later bring it back"
+    await keeper.result(evaluation(after, mean_return=10.0), {})
+    best = read_best(tmp_path)
+    assert best is not None
+    assert best.version == str(after)
+
+
+async def test_best_version_before_the_one_that_a_run_goes_back_to_stays(
+    tmp_path: Path, store: VersionStore, keeper: BestKeeper
+) -> None:
+    publish(store, 1, 2)
+    await keeper.result(evaluation(version(2), mean_return=90.0), {})
+    publish(store, 3)
+    roll_back(store, to=2)
+    await keeper.rolled_back(b"{}", {})
+    best = read_best(tmp_path)
+    assert best is not None
+    assert best.version == str(version(2))
+    assert version(2) in store.kept()
 
 
 @pytest.mark.parametrize(
