@@ -25,12 +25,14 @@ from tidegate.sim.process import Process
 from tidegate.sim.rpc import Channel
 from tidegate.sim.scenario import Scenario
 from tidegate.wire.call_permissions import Role
+from tidegate.wire.clients.learner import LearnerClient
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 from tidegate.wire.subjects import HEADER_MESSAGE_ID
 
 # Mean seconds from one fault to the next; several may be active at once.
 GAP_S = 2.5
 KEPT_SHARE = 0.5
+KILLED_SHARE = 0.5
 SLOWNESS = 5.0
 STRAGGLERS = 0.3
 STORE = "trajectory_store"
@@ -59,6 +61,23 @@ async def roll_learner_back(cluster: SimulatedCluster, rng: random.Random) -> No
         shutil.rmtree(path)
     await asyncio.sleep(rng.uniform(0.2, 3.0))
     host.hold(held=False)
+
+
+async def request_rollback(cluster: SimulatedCluster, rng: random.Random) -> None:
+    """An operator sends the learner back to one of its checkpoints; half of the time it is killed soon after that."""
+    operator = Process("operator")
+    channel = Channel(cluster.world.switchboard, operator, "learner", role="operator")
+    learner = LearnerClient(channel.as_channel())
+
+    async def ask() -> None:
+        with contextlib.suppress(TidegateError):
+            if kept := (await learner.progress()).kept:
+                await learner.rollback(rng.choice(kept))
+
+    await operator.start(ask())
+    if rng.random() < KILLED_SHARE:
+        await asyncio.sleep(rng.uniform(0.0, 0.5))
+        await _down(cluster.hosts["learner"], seconds=rng.uniform(0.2, 3.0))
 
 
 async def start_second_learner(cluster: SimulatedCluster, rng: random.Random) -> None:

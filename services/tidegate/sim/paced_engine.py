@@ -236,3 +236,4 @@ class PacedTrainer:
         self._node = int(policy[NODE_TENSOR][0])
         self._oracle.head = self._node
         self._is_restoring = True
+        self._branch = 0
