@@ -98,6 +98,17 @@ _MEANINGS: dict[str, tuple[str, str]] = {
 }
 
 
+# What an operator can do about a policy that these objectives show to be broken, besides the remedy.
+_IF_COLLAPSED = (
+    "If the reward collapsed with it: `tidegate pause`, `tidegate rollback --to VERSION` (without --to it lists the"
+    " versions of the kept checkpoints), then `tidegate resume`.",
+)
+_MORE_STEPS: dict[str, tuple[str, ...]] = {
+    "clipped_fraction": _IF_COLLAPSED,
+    "effective_sample_size": _IF_COLLAPSED,
+}
+
+
 def _has_grown(counter: Instrument, *, over: str) -> str:
     """Runs in which a counter grew, also by appearing: one whose members are not reported before they count."""
     series = selected(counter)
@@ -121,7 +132,7 @@ def burn_alerts(period: Period) -> list[Alert]:
                     "`tidegate slo` shows the objective, the budget left, and the bottleneck at its last breach.",
                     "`tidegate explain` names the bottleneck with its numbers.",
                 ),
-                steps=(REMEDIES[slo][0].upper() + REMEDIES[slo][1:] + ".",),
+                steps=(REMEDIES[slo][0].upper() + REMEDIES[slo][1:] + ".", *_MORE_STEPS.get(slo, ())),
             )
             for severity, expr in alert_expressions(slo, period).items()
         )

@@ -61,6 +61,10 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.pause:pause", "Stop the admission of tasks; what is in flight is still trained."
     ),
     "resume": CommandEntry("tidegate.cli.pause:resume", "End the pause of `tidegate pause`."),
+    "rollback": CommandEntry(
+        "tidegate.cli.rollback:rollback",
+        "Send a running platform back to a kept checkpoint; what was trained after it no longer counts.",
+    ),
     "set": CommandEntry(
         "tidegate.cli.settings:change",
         "Change the staleness budget, objectives or scaling of a running platform.",
