@@ -101,7 +101,9 @@ async def start(
                 context, thread, trainer, store, progress, tiers=settings.response.tiers_in_force()
             )
     lineage = lineage_to_open(
-        None if progress is None else progress.version, token=secrets.token_hex(TOKEN_BYTES)
+        None if progress is None else progress.version,
+        token=secrets.token_hex(TOKEN_BYTES),
+        abandoned=None if origin.rollback is None else origin.rollback.head,
     )
     learner_id = f"{context.instance}-{lineage.name}"
     tree, num_revived = await _open_lineage(

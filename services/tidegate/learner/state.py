@@ -91,15 +91,19 @@ def next_version(version: PolicyVersion) -> PolicyVersion:
     return PolicyVersion(lineage=version.lineage, step=version.step + 1)
 
 
-def lineage_to_open(checkpoint: PolicyVersion | None, *, token: str) -> Lineage:
+def lineage_to_open(
+    checkpoint: PolicyVersion | None, *, token: str, abandoned: PolicyVersion | None = None
+) -> Lineage:
     """The lineage of a learner that starts: a root, or a fork of the checkpoint that it was restored from.
 
     Names count the restores since the root. ``token`` is random, so that two learners restored from one
-    checkpoint never share a name.
+    checkpoint never share a name. ``abandoned``: the head that a rollback leaves; the count goes on from it, because
+    versions are ordered in time by this number (``runtime.evaluations.version_order``).
     """
     if checkpoint is None:
         return Lineage(name=LineageName(f"0-{token}"))
-    count, _, _ = checkpoint.lineage.partition("-")
+    before = checkpoint if abandoned is None else abandoned
+    count, _, _ = before.lineage.partition("-")
     return Lineage(
         name=LineageName(f"{int(count) + 1}-{token}"), parent=checkpoint.lineage, fork_step=checkpoint.step
     )

@@ -20,6 +20,7 @@ from tidegate.learner.state import (
     lineage_to_open,
     recheck,
 )
+from tidegate.runtime.evaluations import version_order
 
 TREE = LineageTree().add(Lineage(name=ROOT))
 LIMITS = StalenessLimits(max_lag=2, max_age_s=10.0)
@@ -40,6 +41,14 @@ def test_first_learner_opens_a_root() -> None:
 def test_restored_learner_forks_at_the_version_of_its_checkpoint() -> None:
     lineage = lineage_to_open(version(50, LineageName("3-ab12")), token="cd34")
     assert lineage == Lineage(name=LineageName("4-cd34"), parent=LineageName("3-ab12"), fork_step=50)
+
+
+def test_lineage_of_a_rollback_is_numbered_after_the_one_that_it_leaves() -> None:
+    head, target = version(90, LineageName("3-ab12")), version(50, LineageName("0-ab12"))
+    opened = lineage_to_open(target, token="cd34", abandoned=head)
+    assert opened == Lineage(name=LineageName("4-cd34"), parent=target.lineage, fork_step=50)
+    after = version(50, opened.name)
+    assert version_order(str(after)) > version_order(str(head)), "an evaluation of it is the newer one"
 
 
 def ages_at(now_s: float, batch: list[Trajectory]) -> list[float]:
