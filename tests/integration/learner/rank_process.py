@@ -72,6 +72,11 @@ def main(scenario: str, kind: str, folder: Path, output: Path, environment: Mapp
 def lead(leading: LeadingTrainer, scenario: str, kind: str, folder: Path) -> None:
     if scenario != "mismatch":
         leading.share()
+    if scenario == "back":
+        before = leading.policy(), leading.state()
+        for number in (7, 8):
+            leading.update(leading.prepare(batch(kind, number)), number=number)
+        leading.restore(*before)
     for number in range(1, UPDATES + 1):
         leading.update(leading.prepare(batch(kind, number)), number=number)
         if scenario == "idle" and number == 1:

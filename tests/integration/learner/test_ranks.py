@@ -104,9 +104,10 @@ def start(tmp_path: Path, forks: ForkServerContext) -> Iterator[Callable[..., Gr
 
 
 @pytest.mark.parametrize(
-    ("kind", "count", "scenario"), [("actor_critic", 3, "idle"), ("language_model", 2, "train")]
+    ("kind", "count", "scenario"),
+    [("actor_critic", 3, "idle"), ("language_model", 2, "train"), ("actor_critic", 2, "back")],
 )
-def test_ranks_train_what_one_rank_trains_and_outlast_a_wait_longer_than_their_timeout(
+def test_ranks_train_what_one_rank_trains_after_a_long_wait_and_after_a_rollback(
     start: Callable[..., Group], kind: str, count: int, scenario: str
 ) -> None:
     group = start(scenario, kind, count=count)

@@ -214,6 +214,31 @@ async def test_killed_learner_counts_from_its_checkpoint_and_the_store_forgets_t
         assert second.sampled == second.recounted == trainers.total
 
 
+async def test_rolled_back_learner_counts_from_its_checkpoint_and_the_store_forgets_the_abandoned_updates(
+    tmp_path: Path, bus: Bus, topology: Topology, trainers: CountingTrainers
+) -> None:
+    config = msgspec.structs.replace(CONFIG, checkpoint_every_steps=4, keep_checkpoints=100)
+    async with replay_world(tmp_path, bus, topology, uses_max=0) as running:
+        async with running.world.learner(config) as life:
+            version = await life.version(0)
+            running.insert(3, version=version)
+            await life.version(11)
+            await until(lambda: running.newest_checkpoint() >= 8)
+            opened = running.store.ledger.tree.lineages
+            found = await life.client.rollback(msgspec.structs.replace(version, step=4))
+            assert found.head.step >= 11
+            await until(lambda: len(running.store.ledger.tree.lineages) > len(opened))
+            forked = list(running.store.ledger.tree.lineages.values())[-1]
+            assert (forked.parent, forked.fork_step) == (version.lineage, 4)
+            await until(lambda: running.store.ledger.head is not None and running.store.ledger.head.step >= 7)
+        totals, problems = running.totals()
+        assert problems == []
+        # The trainer's parameters counted on from the checkpoint's.
+        assert totals.sampled == totals.recounted == trainers.total
+        ledger = reading.totals(running.store.ledger_path)
+        assert (ledger.trained, ledger.available, ledger.leased) == (3, 0, 0)
+
+
 async def test_batches_whose_commit_was_lost_are_counted_at_the_restore(
     tmp_path: Path, bus: Bus, topology: Topology, trainers: CountingTrainers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
