@@ -5,7 +5,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -33,7 +32,7 @@ def processes_of(folder: Path) -> list[psutil.Process]:
 def test_callback_sees_each_update_and_ends_the_run(tmp_path: Path) -> None:
     steps: list[int] = []
 
-    def on_update(update: dict[str, Any]) -> bool:
+    def on_update(update: tidegate.RunUpdate) -> bool:
         steps.append(update["step"])
         return len(steps) >= 3
 
@@ -52,7 +51,7 @@ async def test_cancelled_call_ends_its_run_and_leaves_no_process(tmp_path: Path)
     training = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def on_update(_update: dict[str, Any]) -> None:
+    def on_update(_update: tidegate.RunUpdate) -> None:
         loop.call_soon_threadsafe(training.set)
 
     call = asyncio.create_task(

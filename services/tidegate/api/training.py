@@ -11,8 +11,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, TypeAlias
@@ -20,7 +21,9 @@ from typing import IO, Any, TypeAlias
 import yaml
 
 from tidegate.api.runs import Run
-from tidegate.cli.step_tail import StepTail
+from tidegate.cli.callbacks.events import RunEvent, RunUpdate
+from tidegate.cli.callbacks.own_callback import check_callback, told
+from tidegate.cli.callbacks.run_events import RunEvents
 from tidegate.cli.up.summary import SUMMARY_JSON
 from tidegate.core.errors import ConfigError
 from tidegate.launch.run_file import read_run_file
@@ -28,8 +31,8 @@ from tidegate.launch.run_folder import default_folder
 from tidegate.runtime.parent_death import dies_with_this_process
 
 RunFileLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
-# Gets each update once, as ``Run.updates`` has it; ends the run by returning True.
-OnUpdate: TypeAlias = Callable[[dict[str, Any]], bool | None]
+# Gets each update once; ends the run by returning True.
+OnUpdate: TypeAlias = Callable[[RunUpdate], bool | None]
 
 POLL_S = 0.5
 # A platform that is told to end drains, audits, and writes its report.
@@ -46,6 +49,7 @@ def train(
     time_limit: str | None = None,
     folder: str | os.PathLike[str] | None = None,
     on_update: OnUpdate | None = None,
+    callbacks: Sequence[object] = (),
 ) -> Run:
     """Train a run file to its target, and return the run; ``run.summary["succeeded"]`` says whether it went well.
 
@@ -53,12 +57,15 @@ def train(
     ``until``: a target such as ``mean_return>=475`` instead of the run file's. ``time_limit``: such as ``90s`` or
     ``5m``. ``folder``: where it writes; the folder of an earlier start of this run is resumed. ``on_update`` is called
     in this thread after each update of the learner; it ends the run by returning True, and what it raises ends the run
-    and is raised here.
+    and is raised here. ``callbacks``: objects with the methods of a callback of a run file (docs/own_code.md), called
+    in this thread as well.
 
     Raises:
         ConfigError: the run was refused, or ended before it could write its summary; the message is what it said.
+            Or one of ``callbacks`` is none.
     """
-    return _train(run_file, overrides or {}, until, time_limit, folder, on_update, stop=threading.Event())
+    listeners = _listeners(on_update, callbacks)
+    return _train(run_file, overrides or {}, until, time_limit, folder, listeners, stop=threading.Event())
 
 
 async def train_async(
@@ -69,17 +76,19 @@ async def train_async(
     time_limit: str | None = None,
     folder: str | os.PathLike[str] | None = None,
     on_update: OnUpdate | None = None,
+    callbacks: Sequence[object] = (),
 ) -> Run:
     """``train`` for programs with an event loop: several runs may go on at once.
 
-    ``on_update`` is called in a thread of the run's. A cancelled call ends its run first.
+    ``on_update`` and ``callbacks`` are called in a thread of the run's. A cancelled call ends its run first.
 
     Raises:
         ConfigError: as ``train``.
     """
+    listeners = _listeners(on_update, callbacks)
     stop = threading.Event()
     work = asyncio.create_task(
-        asyncio.to_thread(_train, run_file, overrides or {}, until, time_limit, folder, on_update, stop=stop)
+        asyncio.to_thread(_train, run_file, overrides or {}, until, time_limit, folder, listeners, stop=stop)
     )
     try:
         return await asyncio.shield(work)
@@ -95,7 +104,7 @@ def _train(
     until: str | None,
     time_limit: str | None,
     folder: str | os.PathLike[str] | None,
-    on_update: OnUpdate | None,
+    listeners: Sequence[object],
     *,
     stop: threading.Event,
 ) -> Run:
@@ -103,8 +112,7 @@ def _train(
     with _as_path(run_file) as path:
         plan = read_run_file(path, sets)
         where = default_folder(plan) if folder is None else Path(folder)
-        tail = StepTail(where)
-        tail.new()  # a run that is resumed has updates of before
+        events = RunEvents(where, since_s=time.time())  # a run that is resumed has updates of before
         summary_before = _written_at(where)
         command = [
             sys.executable,
@@ -120,27 +128,46 @@ def _train(
         command += [] if until is None else ["--until", until]
         command += [] if time_limit is None else ["--for", time_limit]
         with _platform(command) as (process, lines):
-            _follow(process, tail, on_update, stop=stop)
+            _follow(process, events, listeners, stop=stop)
+        for listener in listeners:
+            told(listener, events.end(now_s=time.time()))
     if _written_at(where) == summary_before:
         said = [line for line in lines if line.strip()]
         raise ConfigError("The run ended without a summary", why=said[-1] if said else "it was killed")
     return Run(where)
 
 
+class _OnUpdate:
+    """A function as a callback."""
+
+    def __init__(self, function: OnUpdate) -> None:
+        self.on_update = function
+
+
+def _listeners(on_update: OnUpdate | None, callbacks: Sequence[object]) -> list[object]:
+    for callback in callbacks:
+        check_callback(callback, written=type(callback).__name__)
+    return [*([] if on_update is None else [_OnUpdate(on_update)]), *callbacks]
+
+
 def _follow(
-    process: subprocess.Popen[str], tail: StepTail, on_update: OnUpdate | None, *, stop: threading.Event
+    process: subprocess.Popen[str], events: RunEvents, listeners: Sequence[object], *, stop: threading.Event
 ) -> None:
-    """Wait for the platform's end, or until an update or the caller ends it, and show each update on the way."""
-    has_ended, last_step = False, 0
+    """Wait for the platform's end, or until a listener or the caller ends it, and tell each event on the way."""
+    has_ended = False
     while not has_ended and not stop.is_set():
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=POLL_S)
             has_ended = True
-        for update in tail.new()[1]:
-            # A log that was rotated comes from its beginning again.
-            if update["step"] > last_step and on_update is not None and on_update(update) is True:
+        for event in events.new():
+            if _ends(event, listeners):
                 return
-            last_step = max(last_step, update["step"])
+
+
+def _ends(event: RunEvent, listeners: Sequence[object]) -> bool:
+    """Tell all listeners, then say whether one of them ends the run."""
+    answers = [told(listener, event) for listener in listeners]
+    return any(answer is True for answer in answers)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Processes beside a run that only read its folder: trackers, notices, the backup.
+"""Processes beside a run that only read its folder: trackers, notices, callbacks.
 
 Nothing of the run waits for one: each is a program of its own at a low priority, which finds all that it needs in the
 run folder. One that hangs, fails or is slow costs what its process takes, and at the end of the run its deadline.
@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 from tidegate.launch.inherited_environment import inherited
+from tidegate.launch.own_code import CALLBACK, own_code_of
 from tidegate.launch.processes import log_of
 from tidegate.launch.programs import open_log
 from tidegate.launch.run_plan import RunPlan
@@ -58,12 +59,26 @@ def companions_of(plan: RunPlan, folder: Path) -> list[Companion]:
     """Those that the run file names.
 
     Raises:
-        ConfigError: a variable with a secret of one is not set.
+        ConfigError: a variable with a secret of one is not set, or there is no such code.
     """
     found = [_tracker(entry, folder) for entry in plan.file.track]
     if plan.file.notify is not None:
         found.append(_notices(plan.file.notify, folder))
-    return found
+    return [*found, *_callbacks(plan, folder)]
+
+
+def _callbacks(plan: RunPlan, folder: Path) -> Iterator[Companion]:
+    code, now_s = own_code_of(plan), time.time()
+    for number, config in enumerate(plan.file.callbacks):
+        reference = code[f"{CALLBACK}{number}"]
+        yield Companion(
+            name=f"callback-{number}-{reference.attribute}",
+            module="tidegate.cli.callbacks.watch",
+            # What the folder holds from before this moment is of an earlier start.
+            arguments=[str(folder), str(now_s), msgspec.json.encode(reference).decode()],
+            inherits=plan.file.pass_env,
+            end_deadline_s=config.end_deadline_s,
+        )
 
 
 def _tracker(config: TrackConfig, folder: Path) -> Companion:

@@ -3,14 +3,13 @@
 import os
 from collections import Counter
 from pathlib import Path
-from types import NoneType
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.own_weights import CurriculumBin, too_many_bins
 from tidegate.launch.inherited_environment import inherited
 from tidegate.launch.own_code import CURRICULUM, own_code_of
+from tidegate.launch.own_code_loading import asked
 from tidegate.launch.run_plan import RunPlan
-from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, ask
 from tidegate.runtime.own_code.process import PLATFORM_VARIABLES
 from tidegate.task_queue.dataset import TRAIN_FILE, open_dataset
 from tidegate.task_queue.own_curriculum.trial import TrialQuestion
@@ -42,24 +41,10 @@ def try_curriculum(plan: RunPlan, folder: Path) -> None:
     deadline_s = config.curriculum_start_deadline_s + 2 * config.curriculum_deadline_s
     environ = inherited(os.environ, plan.file.pass_env)
     own = {name: value for name, value in environ.items() if not name.startswith(PLATFORM_VARIABLES)}
-    try:
-        ask(
-            TRIAL,
-            TrialQuestion(reference, bins, plan.file.seed),
-            NoneType,
-            deadline_s=deadline_s,
-            environ=own,
-        )
-    except ChildTimeoutError as error:
-        raise ConfigError(
-            f"{CURRICULUM}: {reference.written} gave no weights within {deadline_s:g} s",
-            fix="let it answer at once, or raise task_queue.curriculum_deadline_s",
-        ) from error
-    except ChildEndedError as error:
-        raise ConfigError(
-            f"{CURRICULUM}: {reference.written} ended the process that asked it, with exit code {error.exit_code}",
-            why=error.reason,
-            fix="correct its code",
-        ) from error
-    except ConfigError as error:
-        raise ConfigError(f"{CURRICULUM}: {error.what}", why=error.why, fix=error.fix) from error
+    asked(
+        TRIAL,
+        TrialQuestion(reference, bins, plan.file.seed),
+        setting=CURRICULUM,
+        deadline_s=deadline_s,
+        environ=own,
+    )

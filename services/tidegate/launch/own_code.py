@@ -16,6 +16,8 @@ from tidegate.runtime.own_code.references import OwnReference, is_reference, res
 
 OWN_CODE_JSON = "own_code.json"
 CURRICULUM = "task_queue.curriculum"
+# Of one callback by its place in the list.
+CALLBACK = "callbacks."
 _DIGEST_CHARS_SHOWN = 12
 
 
@@ -58,6 +60,9 @@ def own_code_of(plan: RunPlan) -> dict[str, OwnReference]:
             )
         setting = CURRICULUM
         find(setting, _curriculum_of(plan))
+        for number, callback in enumerate(file.callbacks):
+            setting = f"{CALLBACK}{number}"
+            find(setting, resolve(callback.code, kind="callbacks", folder=folder))
     except ConfigError as error:
         raise ConfigError(f"{setting}: {error.what}", why=error.why, fix=error.fix) from error
     return found
@@ -93,6 +98,8 @@ def records_of(plan: RunPlan) -> dict[str, OwnCodeRecord]:
 def record_own_code(plan: RunPlan, folder: Path) -> None:
     """Write the digests into a new run folder; of a resumed one, compare them.
 
+    Callbacks may change between two starts, as nothing of what is trained depends on them; their record then changes.
+
     Raises:
         ConfigError: there is no such code.
         StaleFolderError: a file has changed since the folder was made.
@@ -101,12 +108,11 @@ def record_own_code(plan: RunPlan, folder: Path) -> None:
     now, before = records_of(plan), read_own_code(folder)
     if before is None:
         if now:
-            text = msgspec.json.format(msgspec.json.encode(now), indent=2)
-            replace_file(folder / OWN_CODE_JSON, text + b"\n")
+            _write(folder, now)
         return
     for setting, old in before.items():
         new = now.get(setting)
-        if new is None or new == old:
+        if new is None or new == old or setting.startswith(CALLBACK):
             continue
         changed = sorted(set(old.files.items()) ^ set(new.files.items()))
         name = changed[0][0] if changed else new.name
@@ -116,6 +122,15 @@ def record_own_code(plan: RunPlan, folder: Path) -> None:
             why=f"its SHA-256 was {then} and is {current}, and one run has one code",
             fix=f"put the file back, or go on with the new one in a new run: `tidegate fork {folder}`",
         )
+    kept = {setting: record for setting, record in before.items() if not setting.startswith(CALLBACK)}
+    kept |= {setting: record for setting, record in now.items() if setting.startswith(CALLBACK)}
+    if kept != before:
+        _write(folder, kept)
+
+
+def _write(folder: Path, records: dict[str, OwnCodeRecord]) -> None:
+    text = msgspec.json.format(msgspec.json.encode(records), indent=2)
+    replace_file(folder / OWN_CODE_JSON, text + b"\n")
 
 
 def read_own_code(folder: Path) -> dict[str, OwnCodeRecord] | None:

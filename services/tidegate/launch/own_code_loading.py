@@ -7,17 +7,20 @@ from types import NoneType
 from tidegate.core.errors import ConfigError
 from tidegate.environment.own_code.rows import RowsQuestion, write_rows
 from tidegate.launch.inherited_environment import inherited
-from tidegate.launch.own_code import own_code_of
+from tidegate.launch.own_code import CALLBACK, own_code_of
 from tidegate.launch.run_plan import RunPlan
 from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, ask
+from tidegate.runtime.own_code.process import PLATFORM_VARIABLES
 
 TRY_OBJECTIVE = "tidegate.learner.optim.try_objective"
 # It imports torch.
 OBJECTIVE_DEADLINE_S = 120.0
+LOAD_CALLBACK = "tidegate.cli.callbacks.trial"
+CALLBACK_DEADLINE_S = 60.0
 
 
 def load_own_code(plan: RunPlan) -> None:
-    """Load verifiers, and load and try an objective; a task is loaded where its prompts are written.
+    """Load verifiers and callbacks, load and try an objective; a task is loaded where its prompts are written.
 
     An objective is tried where torch is installed.
 
@@ -34,18 +37,47 @@ def load_own_code(plan: RunPlan) -> None:
                 write_rows(question, environ=environ, deadline_s=verifier.start_deadline_s)
             except ConfigError as error:
                 raise ConfigError(f"{setting}: {error.what}", why=error.why, fix=error.fix) from error
+    load_callbacks(plan)
     settings = plan.services["learner"].language_model
     if settings.is_own and find_spec("torch") is not None:
         _try_objective({"settings": settings, "folder": plan.file.files_dir}, environ)
 
 
+def load_callbacks(plan: RunPlan) -> None:
+    """Load each callback once, and call none.
+
+    Raises:
+        ConfigError: one cannot be loaded, or is no callback.
+    """
+    environ = inherited(os.environ, plan.file.pass_env)
+    own = {name: value for name, value in environ.items() if not name.startswith(PLATFORM_VARIABLES)}
+    for setting, reference in own_code_of(plan).items():
+        if setting.startswith(CALLBACK):
+            asked(
+                LOAD_CALLBACK,
+                {"reference": reference},
+                setting=setting,
+                deadline_s=CALLBACK_DEADLINE_S,
+                environ=own,
+            )
+
+
 def _try_objective(question: object, environ: dict[str, str]) -> None:
     setting = "learner.language_model.objective"
+    asked(TRY_OBJECTIVE, question, setting=setting, deadline_s=OBJECTIVE_DEADLINE_S, environ=environ)
+
+
+def asked(module: str, question: object, *, setting: str, deadline_s: float, environ: dict[str, str]) -> None:
+    """Ask a program whether code can be used.
+
+    Raises:
+        ConfigError: it cannot; the message begins with the setting.
+    """
     try:
-        ask(TRY_OBJECTIVE, question, NoneType, deadline_s=OBJECTIVE_DEADLINE_S, environ=environ)
+        ask(module, question, NoneType, deadline_s=deadline_s, environ=environ)
     except ChildTimeoutError as error:
         raise ConfigError(
-            f"{setting}: it was not tried within {OBJECTIVE_DEADLINE_S:g} s",
+            f"{setting}: it was not tried within {deadline_s:g} s",
             fix="correct what its module waits for while it is imported",
         ) from error
     except ChildEndedError as error:

@@ -11,7 +11,7 @@ import msgspec
 from tidegate.core.admission import Limits
 from tidegate.core.prices import Prices
 from tidegate.core.slo_catalogue import SlosConfig
-from tidegate.runtime.companion_settings import NotifyConfig, TrackConfig
+from tidegate.runtime.companion_settings import CallbackConfig, NotifyConfig, TrackConfig
 from tidegate.runtime.config import (
     LongTailConfig,
     PolicyConfig,
@@ -49,8 +49,9 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (own code, datasets); relative to the run file, whose own folder it is by default. ``begin_from``: the folder of
     another run, whose newest policy this run's first version is, with a new optimiser; ``FOLDER@best`` and
     ``FOLDER@0-3fa2@40`` name a version. Relative to the run file, or to where the run is started.
-    ``track``: experiment trackers that `tidegate up` runs beside it; ``notify``: a webhook that it posts to. In a
-    cluster nothing reads these two: the run's files are in several pods, and Alertmanager sends notices.
+    ``track``: experiment trackers that `tidegate up` runs beside it; ``notify``: a webhook that it posts to;
+    ``callbacks``: own code that is told of updates, evaluations, checkpoints and the end. In a cluster nothing reads
+    these three: the run's files are in several pods, and Alertmanager sends notices.
     """
 
     run: RunName
@@ -67,6 +68,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prices: Prices = Prices()
     track: Annotated[tuple[TrackConfig, ...], msgspec.Meta(max_length=8)] = ()
     notify: NotifyConfig | None = None
+    callbacks: Annotated[tuple[CallbackConfig, ...], msgspec.Meta(max_length=8)] = ()
     until: str = ""
     drain_timeout_s: PositiveSeconds = 10.0
     broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0

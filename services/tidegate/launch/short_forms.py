@@ -4,6 +4,7 @@ workload.dataset: problems.jsonl            dataset: {path: problems.jsonl}
 workload.reward: my_reward.py:score         env: my_reward.py:score, where the run is of text
 environment.verifiers.mine: my.py:score     mine: {kind: python, path: my.py, function: score}
 track: [mlflow]                             track: [{tracker: mlflow}]
+callbacks: [my_callbacks.py:Notify]         callbacks: [{code: my_callbacks.py:Notify}]
 """
 
 from typing import Any, cast
@@ -16,6 +17,7 @@ SHORT_FIELDS = (
     ("WorkloadConfig", "reward"),
     ("EnvironmentConfig", "verifiers"),
     ("RunFile", "track"),
+    ("RunFile", "callbacks"),
 )
 
 
@@ -48,11 +50,12 @@ def expand_short_forms(raw: dict[str, Any]) -> dict[str, Any]:
             for name, value in verifiers.items()
         }
         result["environment"] = environment
-    trackers = raw.get("track")
-    if isinstance(trackers, list):
-        result["track"] = [
-            {"tracker": each} if isinstance(each, str) else each for each in cast("list[Any]", trackers)
-        ]
+    for key, field in (("track", "tracker"), ("callbacks", "code")):
+        entries = raw.get(key)
+        if isinstance(entries, list):
+            result[key] = [
+                {field: each} if isinstance(each, str) else each for each in cast("list[Any]", entries)
+            ]
     return result
 
 

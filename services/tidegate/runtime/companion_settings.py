@@ -27,6 +27,17 @@ class TrackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.to or f".tidegate/{self.tracker}"
 
 
+class CallbackConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Own code that is told of a run's updates, evaluations, checkpoints and end; a text is the ``code`` alone.
+
+    ``code``: ``my_callbacks.py:Notify``, a module with a name, or a name that an installed package registered
+    (``tidegate.callbacks``). ``end_deadline_s``: seconds that it has for the rest when the run is over.
+    """
+
+    code: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+    end_deadline_s: DeadlineSeconds = 20.0
+
+
 NoticeKind = Literal["end", "failure", "slo"]
 
 

@@ -21,6 +21,7 @@ from tidegate.launch.curriculum_trial import try_curriculum
 from tidegate.launch.gpu_processes import count_gpu_processes
 from tidegate.launch.live_run import Screen
 from tidegate.launch.own_code import record_own_code
+from tidegate.launch.own_code_loading import load_callbacks
 from tidegate.launch.preflight import Preflight
 from tidegate.launch.preparation import prepare_model, write_datasets
 from tidegate.launch.run_plan import RunPlan
@@ -56,8 +57,9 @@ def train(
         lock = folders.lock(folder)
         try:
             folder.chmod(0o700)  # it may have existed, open to all users of the machine
-            beside.enter_context(companions_beside(companions_of(plan, folder), folder))
             record_own_code(plan, folder)
+            load_callbacks(plan)
+            beside.enter_context(companions_beside(companions_of(plan, folder), folder))
             prepare_model(plan)
             write_datasets(plan, folder / "data")
             try_curriculum(plan, folder / "data")
