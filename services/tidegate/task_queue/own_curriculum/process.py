@@ -84,6 +84,7 @@ class CurriculumProcess:
     async def _start(self) -> WeightsFailed | None:
         """Start the process; why its code could not be loaded, or None. Raises as ``ChildProcess.ask``."""
         await self.close()
+        self._where = ""  # one that dies before its code is loaded did not die in it
         if self._pauses_s is not None:
             await asyncio.sleep(next(self._pauses_s))
         self._child = await ChildProcess[Answer].start(
