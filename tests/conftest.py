@@ -10,6 +10,8 @@ import hypothesis
 import pytest
 import structlog
 
+from tidegate.runtime.grpc_forks import leave_grpc_out_of_forks
+
 # Before anything imports torch: the tests share few cores with the services that they start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -26,6 +28,9 @@ hypothesis.settings.register_profile(
     "quick", parent=hypothesis.settings.get_profile("tidegate"), max_examples=20
 )
 hypothesis.settings.load_profile("tidegate")
+
+# As every command and service does; tests use gRPC in the process that starts programs.
+leave_grpc_out_of_forks()
 
 # Plain tracebacks: rich ones, with every local of every frame, hold an event loop for 0.2 CPU-seconds.
 structlog.configure(

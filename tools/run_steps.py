@@ -1,18 +1,25 @@
 """Run make targets at the same time and print each one's output whole, with its seconds.
 
 Usage: python tools/run_steps.py [--stream TARGET] TARGET... The output of the streamed target is printed as it comes,
-that of each other one in a block when it ends. Every target runs to its end; the exit code is 1 if one of them failed,
-and the last line names those.
+that of each other one in a block when it ends. Every target runs to its end, or for ``LIMIT_S``; the exit code is 1 if
+one of them failed, and the last line names those.
 """
 
 import argparse
 import asyncio
+import contextlib
+import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 INTERRUPTED = 130
+TIMED_OUT = 124
+# A test ends by its own timeout. This ends what no longer can: a worker's orphan that keeps its pipe open, as once.
+LIMIT_S = 2400.0
+GRACE_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,8 @@ async def run_all(targets: Sequence[str], *, stream: str) -> int:
     return 1 if failed else 0
 
 
-async def run(target: str, *, streams: bool) -> Finished:
-    """Run one target to its end; a cancelled one is terminated."""
+async def run(target: str, *, streams: bool, limit_s: float = LIMIT_S) -> Finished:
+    """Run one target to its end; one that is cancelled or takes longer than ``limit_s`` ends with its processes."""
     started_s = time.monotonic()
     pipe = None if streams else asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
@@ -61,15 +68,30 @@ async def run(target: str, *, streams: bool) -> Finished:
         stdin=asyncio.subprocess.DEVNULL,
         stdout=pipe,
         stderr=None if streams else asyncio.subprocess.STDOUT,
+        start_new_session=True,
     )
     try:
-        output, _ = await process.communicate()
+        async with asyncio.timeout(limit_s):
+            output, _ = await process.communicate()
+    except TimeoutError:
+        await _end(process)
+        told = f"== {target}: ended with its processes after {limit_s:.0f} s, and what it printed is lost\n"
+        return Finished(target, TIMED_OUT, time.monotonic() - started_s, told)
     except asyncio.CancelledError:
-        process.terminate()
-        await process.wait()
+        await _end(process)
         raise
     text = (output or b"").decode(errors="replace")
     return Finished(target, process.returncode or 0, time.monotonic() - started_s, text)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Interrupt a target and its processes, so that tests stop what they started; kill what is left of its session."""
+    with contextlib.suppress(ProcessLookupError, TimeoutError):
+        os.killpg(process.pid, signal.SIGINT)
+        await asyncio.wait_for(process.wait(), timeout=GRACE_S)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
 
 
 def report(text: str) -> None:

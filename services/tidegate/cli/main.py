@@ -2,9 +2,12 @@
 
 import sys
 
+from tidegate.runtime.grpc_forks import leave_grpc_out_of_forks
+
 
 def main() -> None:
     """Run the command line and end the process with its exit code."""
+    leave_grpc_out_of_forks()
     arguments = sys.argv[1:]
     # A service process counts towards the platform's memory: it does not carry the command line's parser.
     if arguments[:1] == ["serve"]:
