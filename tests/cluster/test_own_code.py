@@ -1,0 +1,61 @@
+"""A task of one's own on a cluster, without an image of one's own: `tidegate chart` writes its files as values."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cluster.conftest import TAG
+from tests.cluster.kube import CHART, ROOT, Namespace, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+
+TASK = ROOT / "examples" / "new" / "task" / "run.yaml"
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The values that `tidegate chart` writes for the task of `tidegate new task`."""
+    path = tmp_path_factory.mktemp("values") / "values.yaml"
+    subprocess.run(
+        [sys.executable, "-m", "tidegate.cli.main", "chart", str(TASK), "--set", "until=''", "-o", str(path)],
+        check=True,
+        timeout=120.0,
+    )
+    return path
+
+
+def installed(release: Namespace, values: Path) -> None:
+    release.helm(
+        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
+        "--set", f"images.tag={TAG}", "--timeout", "10m",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def own(namespace: str, values: Path) -> Namespace:
+    """The release of the task."""
+    release = Namespace(namespace, "own")
+    installed(release, values)
+    return release
+
+
+def test_a_task_of_ones_own_trains(own: Namespace, figures: dict[str, object]) -> None:
+    started_s = time.monotonic()
+    until("it trains", lambda: own.status()["values"].get("version_step", 0.0) >= 20, timeout_s=600)
+    figures["own_task_20_versions_s"] = time.monotonic() - started_s
+    audit = own.audit()
+    assert audit["balanced"], audit["problems"]
+    assert audit["trained"] >= 20 * 128
+
+
+def test_files_that_are_not_those_of_the_values_are_refused(own: Namespace, values: Path) -> None:
+    changed = yaml.safe_load(values.read_text(encoding="utf-8"))
+    changed["files"]["contents"][0]["text"] += "\n# another line\n"
+    path = values.with_name("changed.yaml")
+    path.write_text(yaml.safe_dump(changed), encoding="utf-8")
+    with pytest.raises(Exception, match="digest|SHA-256|differ"):
+        installed(Namespace(own.namespace, "forged"), path)
