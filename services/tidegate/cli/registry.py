@@ -93,6 +93,13 @@ COMMANDS: dict[str, CommandEntry] = {
         "tidegate.cli.track.command:track",
         "Write a run's curves for an experiment tracker: TensorBoard, MLflow, W&B, Trackio.",
     ),
+    "backup": CommandEntry(
+        "tidegate.cli.backup.command:backup",
+        "Copy a run to object storage or a folder, so that an empty machine can go on.",
+    ),
+    "restore": CommandEntry(
+        "tidegate.cli.backup.restore_command:restore", "Fill a run folder from its newest backup."
+    ),
     "ui": CommandEntry(
         "tidegate.cli.ui.command:ui", "Serve a page over live and ended runs: curves, lag, every trajectory."
     ),

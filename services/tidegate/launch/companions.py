@@ -22,7 +22,16 @@ from tidegate.launch.own_code import CALLBACK, own_code_of
 from tidegate.launch.processes import log_of
 from tidegate.launch.programs import open_log
 from tidegate.launch.run_plan import RunPlan
-from tidegate.runtime.companion_settings import NotifyConfig, TrackConfig, Webhook, check_webhook_url
+from tidegate.runtime.companion_settings import (
+    BackupConfig,
+    NotifyConfig,
+    TrackConfig,
+    Webhook,
+    check_webhook_url,
+)
+from tidegate.runtime.object_storage.place import require_library
+from tidegate.runtime.object_storage.urls import VARIABLES as STORAGE_VARIABLES
+from tidegate.runtime.object_storage.urls import scheme_of
 from tidegate.runtime.parent_death import dies_with_this_process
 
 # Below every service of the run, which use the cores as they are.
@@ -60,10 +69,13 @@ def companions_of(plan: RunPlan, folder: Path) -> list[Companion]:
 
     Raises:
         ConfigError: a variable with a secret of one is not set, or there is no such code.
+        NotFoundError: a backup needs a package that is not installed.
     """
     found = [_tracker(entry, folder) for entry in plan.file.track]
     if plan.file.notify is not None:
         found.append(_notices(plan.file.notify, folder))
+    if plan.file.backup is not None:
+        found.append(_backup(plan.file.backup, folder))
     return [*found, *_callbacks(plan, folder)]
 
 
@@ -79,6 +91,19 @@ def _callbacks(plan: RunPlan, folder: Path) -> Iterator[Companion]:
             inherits=plan.file.pass_env,
             end_deadline_s=config.end_deadline_s,
         )
+
+
+def _backup(config: BackupConfig, folder: Path) -> Companion:
+    require_library()
+    arguments = ["backup", str(folder), "--to", config.to, "--keep", str(config.keep)]
+    return Companion(
+        name="backup",
+        arguments=[*arguments, "--every", f"{config.every_s:g}"],
+        # No service of the run gets them.
+        inherits=_variables(*STORAGE_VARIABLES[scheme_of(config.to, setting="backup.to")]),
+        end_deadline_s=config.end_deadline_s,
+        again=shlex.join(["tidegate", *arguments]),
+    )
 
 
 def _tracker(config: TrackConfig, folder: Path) -> Companion:

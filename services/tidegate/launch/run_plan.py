@@ -11,7 +11,7 @@ import msgspec
 from tidegate.core.admission import Limits
 from tidegate.core.prices import Prices
 from tidegate.core.slo_catalogue import SlosConfig
-from tidegate.runtime.companion_settings import CallbackConfig, NotifyConfig, TrackConfig
+from tidegate.runtime.companion_settings import BackupConfig, CallbackConfig, NotifyConfig, TrackConfig
 from tidegate.runtime.config import (
     LongTailConfig,
     PolicyConfig,
@@ -50,8 +50,9 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     another run, whose newest policy this run's first version is, with a new optimiser; ``FOLDER@best`` and
     ``FOLDER@0-3fa2@40`` name a version. Relative to the run file, or to where the run is started.
     ``track``: experiment trackers that `tidegate up` runs beside it; ``notify``: a webhook that it posts to;
-    ``callbacks``: own code that is told of updates, evaluations, checkpoints and the end. In a cluster nothing reads
-    these three: the run's files are in several pods, and Alertmanager sends notices.
+    ``callbacks``: own code that is told of updates, evaluations, checkpoints and the end; ``backup``: where it copies
+    the run folder. In a cluster nothing reads these four: the run's files are in several pods, whose volumes have
+    snapshots, and Alertmanager sends notices.
     """
 
     run: RunName
@@ -69,6 +70,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     track: Annotated[tuple[TrackConfig, ...], msgspec.Meta(max_length=8)] = ()
     notify: NotifyConfig | None = None
     callbacks: Annotated[tuple[CallbackConfig, ...], msgspec.Meta(max_length=8)] = ()
+    backup: BackupConfig | None = None
     until: str = ""
     drain_timeout_s: PositiveSeconds = 10.0
     broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0

@@ -5,6 +5,7 @@ workload.reward: my_reward.py:score         env: my_reward.py:score, where the r
 environment.verifiers.mine: my.py:score     mine: {kind: python, path: my.py, function: score}
 track: [mlflow]                             track: [{tracker: mlflow}]
 callbacks: [my_callbacks.py:Notify]         callbacks: [{code: my_callbacks.py:Notify}]
+backup: s3://bucket/prefix                  backup: {to: s3://bucket/prefix}
 """
 
 from typing import Any, cast
@@ -18,6 +19,7 @@ SHORT_FIELDS = (
     ("EnvironmentConfig", "verifiers"),
     ("RunFile", "track"),
     ("RunFile", "callbacks"),
+    ("RunFile", "backup"),
 )
 
 
@@ -56,6 +58,8 @@ def expand_short_forms(raw: dict[str, Any]) -> dict[str, Any]:
             result[key] = [
                 {field: each} if isinstance(each, str) else each for each in cast("list[Any]", entries)
             ]
+    if isinstance(result.get("backup"), str):
+        result["backup"] = {"to": result["backup"]}
     return result
 
 

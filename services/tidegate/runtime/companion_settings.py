@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from tidegate.core.errors import ConfigError
+from tidegate.runtime.object_storage.urls import scheme_of
 
 DeadlineSeconds = Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)]
 
@@ -65,6 +66,29 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ConfigError("notify needs one address", fix="set notify.url or notify.url_env, not both")
         if self.url:
             check_webhook_url(self.url, setting="notify.url")
+
+
+class BackupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Copies of the run folder in object storage, from which an empty machine goes on; a text is ``to`` alone.
+
+    ``to``: ``s3://bucket/prefix``, ``gs://``, ``az://`` or ``file:///folder``; each run has its own folder there, by
+    its id. Credentials come from the environment. ``every_s``: seconds from one backup to the next; what came after
+    the last one is lost with the machine. ``keep``: backups kept; older ones are deleted. ``end_deadline_s``: seconds
+    for the last backup when the run is over; then it is stopped, and `tidegate backup` makes it.
+    """
+
+    to: str
+    every_s: Annotated[float, msgspec.Meta(ge=1.0, le=604_800.0)] = 600.0
+    keep: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 3
+    end_deadline_s: DeadlineSeconds = 300.0
+
+    def __post_init__(self) -> None:
+        """Refuse what is no address of object storage.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        scheme_of(self.to, setting="backup.to")
 
 
 class Webhook(msgspec.Struct, frozen=True):

@@ -96,6 +96,23 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         return _begin_reading(f"{uri}&immutable=1", path)
 
 
+def publish_again(path: Path) -> None:
+    """Let the next start publish every task that has not arrived: their messages are lost with the broker.
+
+    Of a journal that no queue has open. The ids stay, so that nothing is admitted twice.
+
+    Raises:
+        StaleFolderError: the file was written by another version.
+        CorruptionError: it is no journal.
+    """
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT_S)) as db:
+            _check_schema(path, read_meta(db, "schema"))
+            db.execute("UPDATE tasks SET published = 0 WHERE published = 1 AND spec IS NOT NULL")
+    except sqlite3.DatabaseError as error:
+        raise CorruptionError(f"{path} is not a readable journal", why=str(error)) from error
+
+
 @contextmanager
 def reading(path: Path) -> Generator[sqlite3.Connection]:
     """``connect_reader`` for the length of a block.

@@ -26,6 +26,7 @@ class VersionsOnDisk:
 
     def __init__(self, directory: Path) -> None:
         self._announcements: dict[PolicyVersion, Announcement] = {}
+        self._own_files: dict[PolicyVersion, Path] = {}
         self._contents: dict[bytes, _Located] = {}
         for path in sorted(directory.glob(f"*{SUFFIX}")):
             try:
@@ -38,6 +39,7 @@ class VersionsOnDisk:
             base64.b64decode(file.metadata[ANNOUNCEMENT_KEY], validate=True)
         )
         self._announcements[announcement.version] = announcement
+        self._own_files[announcement.version] = file.path
         for entry in announcement.message.tensors:
             if entry.name in file.extents:
                 self._contents[entry.digest] = _Located(file.path, file.extents[entry.name])
@@ -49,6 +51,14 @@ class VersionsOnDisk:
             for version, announcement in self._announcements.items()
             if all(entry.digest in self._contents for entry in announcement.message.tensors)
         ]
+
+    def files_of(self, version: PolicyVersion) -> list[Path]:
+        """The files that hold a version: its own, and those with tensors that it shares; none where it is not whole."""
+        if version not in self.versions():
+            return []
+        entries = self._announcements[version].message.tensors
+        shared = {self._contents[entry.digest].path for entry in entries}
+        return sorted({self._own_files[version], *shared})
 
     def read(self, version: PolicyVersion) -> PolicySnapshot:
         """A version, every tensor checked against its digest.

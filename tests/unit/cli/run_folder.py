@@ -135,19 +135,21 @@ def write_checkpoints(folder: Path, *, steps: Sequence[int]) -> RunRecord:
     record = write_run(folder)
     checkpoints = CheckpointFolder(folder / CHECKPOINTS, keep=len(steps))
     for step in steps:
-        checkpoints.write(
-            Checkpoint(
-                run=RunId(record.run_id),
-                policy_kind="any",
-                progress=TrainingProgress(version=PolicyVersion(LINEAGE, step)),
-                lineages=(Lineage(name=LINEAGE),),
-                consumed=(),
-                policy={"w": np.full(2, step, np.float32)},
-                trainer=TrainerState(tensors={}, values={}),
-                written_at_s=1.0,
-            )
-        )
+        checkpoints.write(_checkpoint(record, step))
     return record
+
+
+def _checkpoint(record: RunRecord, step: int) -> Checkpoint:
+    return Checkpoint(
+        run=RunId(record.run_id),
+        policy_kind="any",
+        progress=TrainingProgress(version=PolicyVersion(LINEAGE, step)),
+        lineages=(Lineage(name=LINEAGE),),
+        consumed=(),
+        policy={"w": np.full(2, step, np.float32)},
+        trainer=TrainerState(tensors={}, values={}),
+        written_at_s=1.0,
+    )
 
 
 def write_accounting(
@@ -182,6 +184,28 @@ def write_accounting(
     log.close()
     store.close()
     return record
+
+
+def write_checkpoint(folder: Path, record: RunRecord, *, step: int) -> None:
+    """Another checkpoint of a run, of the version that its learner made with ``step`` updates."""
+    (folder / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+    CheckpointFolder(folder / CHECKPOINTS, keep=2).write(_checkpoint(record, step))
+
+
+def write_progress(folder: Path, record: RunRecord, *, seqs: Sequence[int], step: int | None = None) -> None:
+    """More of a run: tasks are admitted and arrive, and an update of version ``step`` trains two that wait."""
+    run = RunId(record.run_id)
+    journal = open_journal(journal_path(folder), run_id=run)
+    journal.admit([_task(run, seq) for seq in seqs], curriculum=journal.curriculum)
+    journal.close()
+    store = Store(ledger_path(folder).parent, run_id=run, config=TrajectoryStoreConfig(), now_s=START_S)
+    for seq in seqs:
+        store.ingest([_message(run, seq)], now_s=START_S + 0.1 * seq + 0.02)
+    if step is not None:
+        log = StepsLog(folder / "learner" / "steps.jsonl", bytes_max=1 << 20)
+        _train(store, log, step)
+        log.close()
+    store.close()
 
 
 def write_samples(folder: Path) -> None:

@@ -21,12 +21,13 @@ from tidegate.runtime.object_storage.place import CallLimits, ObjectPlace, open_
 from tidegate.runtime.object_storage.urls import scheme_of
 from tidegate.runtime.retrying import Backoff
 
-QUICK = CallLimits(try_deadline_s=0.05, deadline_s=0.3, backoff=Backoff(start_s=0.01, max_s=0.01))
+AT_ONCE = Backoff(start_s=0.01, max_s=0.01)
+LIMITS = CallLimits(backoff=AT_ONCE)
 
 
 @pytest.fixture
 def place() -> ObjectPlace:
-    return ObjectPlace(MemoryStore(), url="memory://", limits=QUICK)
+    return ObjectPlace(MemoryStore(), url="memory://", limits=LIMITS)
 
 
 async def test_object_is_read_listed_and_deleted_by_its_name(place: ObjectPlace) -> None:
@@ -59,13 +60,13 @@ async def test_object_that_is_larger_than_any_that_was_written_is_not_read(place
         await place.get("large", size_max=4)
 
 
-async def test_store_that_hangs_costs_its_deadline(
-    place: ObjectPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_store_that_hangs_costs_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     async def never(*_: object, **__: object) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr(obstore, "put_async", never)
+    limits = CallLimits(try_deadline_s=0.05, deadline_s=0.3, backoff=AT_ONCE)
+    place = ObjectPlace(MemoryStore(), url="memory://", limits=limits)
     with pytest.raises(DeadlineError):
         await place.put("one", b"1")
 
@@ -96,15 +97,14 @@ async def test_call_that_fails_for_a_moment_is_repeated_and_a_refused_one_is_not
     assert calls.count("get") == 1
 
 
-async def test_error_leaves_out_how_the_library_made_it(
-    place: ObjectPlace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_error_leaves_out_how_the_library_made_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(*_: object, **__: object) -> None:
         raise obstore.exceptions.GenericError("no route\n\nDebug source: token=secret")
 
     monkeypatch.setattr(obstore, "put_async", fails)
+    limits = CallLimits(deadline_s=0.05, backoff=AT_ONCE)
     with pytest.raises(UnavailableError) as caught:
-        await place.put("one", b"1")
+        await ObjectPlace(MemoryStore(), url="memory://", limits=limits).put("one", b"1")
     assert "no route" in str(caught.value)
     assert "secret" not in str(caught.value)
 

@@ -1,0 +1,1 @@
+"""``tidegate backup`` and ``tidegate restore``."""

@@ -1,0 +1,156 @@
+"""A run folder from the newest complete backup of a place, on a machine that has nothing else of the run.
+
+Files are written beside the folder and compared part by part with the manifest; the folder is there once it is whole.
+A backup of which something is missing or damaged is passed over for the one before it, and said.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tidegate.core.errors import ConfigError, CorruptionError, NotFoundError
+from tidegate.launch.backup.manifest import (
+    MANIFEST_BYTES_MAX,
+    MANIFESTS,
+    BackupFile,
+    BackupManifest,
+    decode_manifest,
+    digest_of_part,
+    manifest_name,
+    number_of,
+    object_name,
+)
+from tidegate.launch.backup.snapshot import JOURNAL
+from tidegate.runtime.files import sync_folder
+from tidegate.runtime.object_storage.place import ObjectPlace
+from tidegate.task_queue.journal_file import publish_again
+
+# Parts on their way at once, in memory.
+DOWNLOADS_MAX = 4
+
+
+class RestoredBackup(msgspec.Struct, frozen=True):
+    """``passed_over``: newer backups that are not whole, and why."""
+
+    manifest: BackupManifest
+    passed_over: tuple[str, ...]
+
+
+async def find_run(place: ObjectPlace, open_below: Callable[[str], ObjectPlace]) -> ObjectPlace:
+    """The place itself, if a run's backups are in it, or the one run below it.
+
+    Raises:
+        NotFoundError: there is none.
+        ConfigError: there are several.
+        TidegateError: the store refused, or did not answer in time.
+    """
+    if await numbers_in(place):
+        return place
+    found = [name for name in await place.folders() if await numbers_in(open_below(name))]
+    if not found:
+        raise NotFoundError(
+            f"{place.url} holds no backup", fix="name the place of `backup.to`, or the run's folder in it"
+        )
+    if len(found) > 1:
+        raise ConfigError(
+            f"{place.url} holds backups of {len(found)} runs",
+            fix=f"add one of these to the address: {', '.join(found)}",
+        )
+    return open_below(found[0])
+
+
+async def numbers_in(place: ObjectPlace) -> list[int]:
+    """The numbers of the backups of a place, oldest first, whole or not."""
+    numbers = (number_of(each.name) for each in await place.objects(MANIFESTS))
+    return sorted(number for number in numbers if number is not None)
+
+
+async def restore(place: ObjectPlace, folder: Path, *, say: Callable[[str], None]) -> RestoredBackup:
+    """Fill ``folder``, which must be empty or not there.
+
+    Raises:
+        ConfigError: it is not empty, or its disk is too small.
+        CorruptionError: no backup is whole.
+        TidegateError: the store refused, or did not answer in time.
+    """
+    unfinished = _place_beside(folder)
+    passed_over: list[str] = []
+    try:
+        for number in reversed(await numbers_in(place)):
+            shutil.rmtree(unfinished, ignore_errors=True)
+            try:
+                manifest = await _read_manifest(place, number)
+                _check_space(manifest, unfinished.parent)
+                say(f"backup {number}: {len(manifest.files)} files, {manifest.num_bytes() / 1e6:,.1f} MB")
+                for file in manifest.files:
+                    await _fetch(place, file, unfinished)
+                publish_again(unfinished / JOURNAL)
+            except (CorruptionError, NotFoundError) as error:
+                passed_over.append(f"backup {number}: {error}")
+                say(f"backup {number} is passed over: {error}")
+                continue
+            unfinished.chmod(0o700)
+            unfinished.replace(folder)
+            sync_folder(unfinished.parent)
+            return RestoredBackup(manifest, tuple(passed_over))
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    if not passed_over:
+        raise NotFoundError(f"{place.url} holds no backup")
+    raise CorruptionError(
+        f"No backup in {place.url} is whole",
+        why="; ".join(passed_over),
+        fix="restore an older version of its objects",
+    )
+
+
+def _place_beside(folder: Path) -> Path:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(f"{folder} is not empty", fix="name a folder that does not exist")
+    whole = folder.absolute()
+    whole.parent.mkdir(parents=True, exist_ok=True)
+    return whole.with_name(f".{whole.name}.restoring")
+
+
+async def _read_manifest(place: ObjectPlace, number: int) -> BackupManifest:
+    name = manifest_name(number)
+    return decode_manifest(await place.get(name, size_max=MANIFEST_BYTES_MAX), name=name)
+
+
+def _check_space(manifest: BackupManifest, parent: Path) -> None:
+    free = shutil.disk_usage(parent).free
+    if free < manifest.num_bytes():
+        raise ConfigError(
+            f"The disk of {parent} is too small",
+            why=f"the backup has {manifest.num_bytes() / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free",
+            fix="free space, or name a folder on another disk",
+        )
+
+
+async def _fetch(place: ObjectPlace, file: BackupFile, folder: Path) -> None:
+    path = folder / file.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = 0
+    with path.open("wb") as written:
+        for start in range(0, len(file.parts), DOWNLOADS_MAX):
+            digests = file.parts[start : start + DOWNLOADS_MAX]
+            for data in await asyncio.gather(*(_part(place, digest) for digest in digests)):
+                written.write(data)
+                size += len(data)
+        if size != file.size:
+            raise CorruptionError(f"{file.path} has {size:,} bytes", why=f"it had {file.size:,}")
+        written.flush()
+        os.fsync(written.fileno())
+
+
+async def _part(place: ObjectPlace, digest: str) -> bytes:
+    data = await place.get(object_name(digest))
+    if digest_of_part(data) != digest:
+        raise CorruptionError(
+            f"{place.url}/{object_name(digest)} is damaged", why="its digest does not match"
+        )
+    return data

@@ -1,0 +1,63 @@
+"""A run whose machine is lost goes on from its backup alone, in an empty folder."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import ROOT, START_TIMEOUT_S, Run
+from tests.e2e.killing import assert_accounting_balances
+
+pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.extended, pytest.mark.timeout(900)]
+
+MAX_LAG = 4
+STEPS = 20
+SETTINGS = (
+    f"staleness.max_lag={MAX_LAG}",
+    "learner.checkpoint_every_steps=5",
+    # Tasks in flight are published again. Without that the run would stand still for so long.
+    "task_queue.task_deadline_s=600",
+)
+
+
+def test_run_goes_on_from_its_backup_on_an_empty_machine(start: Callable[..., Run], tmp_path: Path) -> None:
+    bucket = (tmp_path / "bucket").as_uri()
+    words = ("runs/cartpole.yaml", *(word for setting in SETTINGS for word in ("--set", setting)))
+    run = start(
+        *words, "--set", f"backup={{to: {bucket}, every_s: 2}}", "--until", "", folder=tmp_path / "run"
+    )
+    run.until_trains(STEPS)
+    number = newest(run)
+    run.until(lambda: newest(run) > number, timeout_s=120, what="backup of a version that was trained")
+    processes = [psutil.Process(process["pid"]) for process in run.processes().values()]
+    run.process.kill()
+    run.process.wait(timeout=60)
+    psutil.wait_procs(processes, timeout=60)
+    lost = run.steps()
+    shutil.rmtree(run.folder)
+
+    again = tmp_path / "again"
+    command = [sys.executable, "-m", "tidegate.cli.main"]
+    subprocess.run([*command, "restore", bucket, str(again)], check=True, cwd=ROOT, timeout=START_TIMEOUT_S)
+    # The run file is that of the backup, whose place is the same.
+    resumed = start(str(again / "run.yaml"), "--until", "", folder=again)
+    before = len(resumed.steps())
+    assert 0 < before <= len(lost)
+    resumed.until(lambda: len(resumed.steps()) >= before + STEPS, timeout_s=300, what="training again")
+    resumed.process.terminate()
+    _, summary = resumed.wait(timeout_s=180)
+    assert_accounting_balances(summary["audit"], max_lag=MAX_LAG)
+    assert newest(resumed) > number, "the last backup of the resumed run"
+
+
+def newest(run: Run) -> int:
+    """The number of the newest backup; 0 before the first."""
+    try:
+        return json.loads((run.folder / "backup.json").read_text())["number"]
+    except (FileNotFoundError, json.JSONDecodeError):
+        return 0

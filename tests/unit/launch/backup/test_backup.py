@@ -1,0 +1,387 @@
+"""Backups of a run folder: whatever is killed, cut or changed, a state of the run is restored, or none."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.unit.cli.run_folder import write_accounting, write_checkpoint, write_progress
+from tidegate.cli.accounting import ledger_path, read_accounting
+from tidegate.cli.app import run as tidegate
+from tidegate.cli.backup.command import Backups
+from tidegate.core.errors import ConfigError, ConflictError, CorruptionError, DeadlineError
+from tidegate.launch.backup import snapshot as snapshots
+from tidegate.launch.backup.manifest import (
+    BackupFile,
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+    object_name,
+)
+from tidegate.launch.backup.restoring import RestoredBackup, restore
+from tidegate.launch.backup.snapshot import NoCheckpointError
+from tidegate.launch.backup.state import read_state
+from tidegate.launch.run_folder import read_record
+from tidegate.launch.run_record import RunRecord
+from tidegate.learner.checkpoint import checkpoints_in, read
+from tidegate.runtime.object_storage.place import ObjectPlace, open_place
+from tidegate.trajectory_store import schema
+from tidegate.trajectory_store.verifying import read_head
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class CountedPlace(ObjectPlace):
+    """Ends the process before the call of this number that changes the place."""
+
+    calls_left = -1
+
+    def _count(self) -> None:
+        if self.calls_left == 0:
+            raise Killed
+        self.calls_left -= 1
+
+    async def put(self, name: str, data: bytes) -> None:
+        self._count()
+        await super().put(name, data)
+
+    async def create(self, name: str, data: bytes) -> None:
+        self._count()
+        await super().create(name, data)
+
+    async def delete(self, name: str) -> None:
+        self._count()
+        await super().delete(name)
+
+
+@pytest.fixture(autouse=True)
+def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of files are made durable here, which no test can see."""
+
+    def nothing(_descriptor: int) -> None:
+        return None
+
+    monkeypatch.setattr(os, "fsync", nothing)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "run"
+    write_checkpoint(made, write_accounting(made), step=3)
+    return made
+
+
+def advance(folder: Path, *, seq: int, step: int) -> None:
+    """Two more trajectories, an update of version ``step``, and a checkpoint after it."""
+    record = read_record(folder)
+    write_progress(folder, record, seqs=(seq, seq + 1), step=step)
+    write_checkpoint(folder, record, step=step + 1)
+
+
+def place_at(bucket: Path, kind: type[ObjectPlace] = ObjectPlace) -> Any:
+    opened = open_place(bucket.as_uri(), setting="--to", makes_folder=True)
+    return kind(opened._store, url=opened.url)  # pyright: ignore[reportPrivateUsage]
+
+
+def back_up(folder: Path, bucket: Path, *, keep: int = 3, place: ObjectPlace | None = None) -> None:
+    made = Backups(
+        folder, place or place_at(bucket), read_record(folder).run_id, keep=keep, say=lambda _line: None
+    )
+    asyncio.run(made.make())
+
+
+def restored(bucket: Path, to: Path) -> RestoredBackup:
+    return asyncio.run(restore(place_at(bucket), to, say=lambda _line: None))
+
+
+def head_of(folder: Path) -> str:
+    return read_head(ledger_path(folder))
+
+
+def objects(bucket: Path) -> set[str]:
+    return {path.relative_to(bucket).as_posix() for path in (bucket / "objects").rglob("*") if path.is_file()}
+
+
+def versions(folder: Path) -> list[int]:
+    return [version.step for version in checkpoints_in(folder / "learner" / "checkpoints").values()]
+
+
+def test_restored_folder_is_the_run_at_its_newest_checkpoint(folder: Path, tmp_path: Path) -> None:
+    back_up(folder, tmp_path / "bucket")
+    found = restored(tmp_path / "bucket", tmp_path / "again")
+    assert read_accounting(tmp_path / "again") == read_accounting(folder)
+    assert read_accounting(tmp_path / "again").audit.balanced
+    assert head_of(tmp_path / "again") == head_of(folder)
+    (checkpoint,) = checkpoints_in(tmp_path / "again" / "learner" / "checkpoints")
+    assert read(checkpoint).progress.version.step == 3
+    steps = Path("learner") / "steps.jsonl"
+    assert (tmp_path / "again" / steps).read_bytes() == (folder / steps).read_bytes()
+    # Of 12 that were admitted 9 arrived and one was dropped: two are on no machine any more.
+    counts = found.manifest.counts
+    assert (counts.admitted, counts.trained, counts.waiting, counts.in_flight) == (12, 6, 3, 2)
+    assert counts.beyond_checkpoint == 0
+
+
+def test_what_is_there_already_is_not_sent_again(folder: Path, tmp_path: Path) -> None:
+    back_up(folder, tmp_path / "bucket")
+    before = objects(tmp_path / "bucket")
+    back_up(folder, tmp_path / "bucket")
+    assert objects(tmp_path / "bucket") == before
+    state = read_state(folder)
+    assert state is not None
+    assert (state.number, state.bytes_uploaded) == (2, 0)
+
+
+def test_secrets_of_a_run_are_in_no_object(folder: Path, tmp_path: Path) -> None:
+    record = read_record(folder)
+    back_up(folder, tmp_path / "bucket")
+    for path in (tmp_path / "bucket").rglob("*"):
+        data = path.read_bytes() if path.is_file() else b""
+        assert record.call_secret.encode() not in data
+        assert record.task_secret.encode() not in data
+    restored(tmp_path / "bucket", tmp_path / "again")
+    assert read_record(tmp_path / "again").task_secret == ""
+
+
+def test_upload_that_is_killed_between_any_two_calls_leaves_a_whole_backup_in_force(
+    folder: Path, tmp_path: Path
+) -> None:
+    first = tmp_path / "first"
+    back_up(folder, first, keep=1)
+    heads = {1: head_of(folder)}
+    advance(folder, seq=13, step=3)
+    heads[2] = head_of(folder)
+    seen: set[int] = set()
+    for calls in range(1000):
+        bucket, again = tmp_path / f"bucket-{calls}", tmp_path / f"again-{calls}"
+        shutil.copytree(first, bucket)
+        place = place_at(bucket, CountedPlace)
+        place.calls_left = calls
+        ended = False
+        try:
+            back_up(folder, bucket, keep=1, place=place)
+            ended = True
+        except Killed:
+            pass
+        number = restored(bucket, again).manifest.number
+        seen.add(number)
+        assert head_of(again) == heads[number]
+        assert read_accounting(again).audit.balanced
+        # The next process goes on from there, and leaves no garbage of the killed one.
+        back_up(folder, bucket, keep=1)
+        after = tmp_path / f"after-{calls}"
+        assert objects(bucket) == restored(bucket, after).manifest.objects()
+        assert head_of(after) == heads[2]
+        if ended:
+            break
+    assert seen == {1, 2}
+
+
+def test_older_backups_are_deleted_with_what_only_they_had(folder: Path, tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    back_up(folder, bucket, keep=2)
+    for number in range(2):
+        advance(folder, seq=13 + 2 * number, step=3 + number)
+        back_up(folder, bucket, keep=2)
+    kept = sorted(path.name for path in (bucket / "manifests").iterdir())
+    assert kept == ["00000002.json", "00000003.json"]
+    used: set[str] = set()
+    for name in kept:
+        used |= decode_manifest((bucket / "manifests" / name).read_bytes(), name=name).objects()
+    assert objects(bucket) == used
+
+
+@pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
+def test_damaged_backup_is_passed_over_and_said(folder: Path, tmp_path: Path, damage: str) -> None:
+    bucket = tmp_path / "bucket"
+    back_up(folder, bucket)
+    head, before = head_of(folder), objects(bucket)
+    advance(folder, seq=13, step=3)
+    back_up(folder, bucket)
+    newest = sorted(objects(bucket) - before)
+    path = bucket / newest[0]
+    if damage == "missing":
+        path.unlink()
+    else:
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] if damage == "truncated" else bytes([data[0] ^ 1]) + data[1:])
+    found = restored(bucket, tmp_path / "again")
+    assert found.manifest.number == 1
+    assert len(found.passed_over) == 1
+    assert head_of(tmp_path / "again") == head
+
+
+@pytest.mark.parametrize("name", ["manifests", "objects"])
+def test_place_without_one_whole_backup_fills_no_folder(folder: Path, tmp_path: Path, name: str) -> None:
+    bucket = tmp_path / "bucket"
+    back_up(folder, bucket)
+    for path in (bucket / name).rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptionError, match="No backup"):
+        restored(bucket, tmp_path / "again")
+    assert [path.name for path in tmp_path.iterdir() if "again" in path.name] == []
+
+
+@pytest.mark.parametrize("path", ["../outside", "/etc/passwd", "data/../../outside", ""])
+def test_manifest_that_names_a_file_outside_of_the_folder_is_refused(
+    folder: Path, tmp_path: Path, path: str
+) -> None:
+    bucket = tmp_path / "bucket"
+    back_up(folder, bucket)
+    stored = bucket / manifest_name(1)
+    manifest = decode_manifest(stored.read_bytes(), name="1")
+    evil = BackupFile(path, 1, manifest.files[0].parts[:1])
+    changed = msgspec.structs.replace(manifest, files=(evil,))
+    with pytest.raises(CorruptionError, match="names files"):
+        decode_manifest(encode_manifest(changed), name="1")
+
+
+def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    """Let the run go on between the two parts of a snapshot that must fit each other, whichever is read first."""
+    acted: list[str] = []
+    for name in ("_add_checkpoint", "_copy_databases"):
+        original = getattr(snapshots, name)
+
+        def wrapped(*arguments: Any, original: Any = original, name: str = name) -> Any:
+            found = original(*arguments)
+            if not acted:
+                acted.append(name)
+                act()
+            return found
+
+        monkeypatch.setattr(snapshots, name, wrapped)
+
+
+def test_ledger_of_a_backup_has_every_update_of_its_checkpoint(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between(monkeypatch, lambda: advance(folder, seq=13, step=3))
+    back_up(folder, tmp_path / "bucket")
+    restored(tmp_path / "bucket", tmp_path / "again")
+    (held,) = versions(tmp_path / "again")
+    with schema.reading(ledger_path(tmp_path / "again")) as db:
+        (trained,) = db.execute("SELECT max(trained_step) FROM trajectories").fetchone()
+    assert trained >= held - 1
+    assert read_accounting(tmp_path / "again").audit.balanced
+
+
+def test_journal_of_a_backup_has_admitted_what_arrives_while_it_is_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record, seqs = read_record(folder), iter(((13,), (14,)))
+    next_seq = snapshots.journal_file.next_seq
+
+    def and_arrives(db: Any) -> int:
+        found = next_seq(db)
+        for arriving in seqs:
+            write_progress(folder, record, seqs=arriving)
+            break
+        return found
+
+    monkeypatch.setattr(snapshots.journal_file, "next_seq", and_arrives)
+    back_up(folder, tmp_path / "bucket")
+    monkeypatch.undo()
+    restored(tmp_path / "bucket", tmp_path / "again")
+    audit = read_accounting(tmp_path / "again").audit
+    assert (audit.unknown, audit.balanced) == (0, True)
+
+
+def test_checkpoint_that_is_deleted_while_it_is_copied_is_in_the_backup(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    between(monkeypatch, lambda: shutil.rmtree(folder / "learner" / "checkpoints"))
+    back_up(folder, tmp_path / "bucket")
+    restored(tmp_path / "bucket", tmp_path / "again")
+    assert versions(tmp_path / "again") == [3]
+
+
+def test_run_without_a_checkpoint_has_no_state_to_copy(tmp_path: Path) -> None:
+    write_accounting(tmp_path / "run")
+    with pytest.raises(NoCheckpointError):
+        back_up(tmp_path / "run", tmp_path / "bucket")
+
+
+def test_second_process_that_backs_up_the_same_run_is_refused(folder: Path, tmp_path: Path) -> None:
+    run_id, bucket = read_record(folder).run_id, tmp_path / "bucket"
+    mine, theirs = (
+        Backups(folder, place_at(bucket), run_id, keep=3, say=lambda _line: None) for _ in range(2)
+    )
+
+    async def both() -> None:
+        await mine.make()
+        await theirs.make()
+        advance(folder, seq=13, step=3)
+        await mine.make()
+
+    with pytest.raises(ConflictError, match="another machine"):
+        asyncio.run(both())
+    assert restored(bucket, tmp_path / "again").manifest.number == 2
+
+
+def test_place_of_another_run_is_refused(folder: Path, tmp_path: Path) -> None:
+    back_up(folder, tmp_path / "bucket")
+    other = tmp_path / "other"
+    write_checkpoint(other, write_accounting(other), step=3)
+    with pytest.raises(ConflictError, match="backups of run"):
+        back_up(other, tmp_path / "bucket")
+
+
+class SilentPlace(ObjectPlace):
+    """Lists, and answers nothing that is written in time."""
+
+    async def put(self, name: str, data: bytes) -> None:
+        raise DeadlineError(f"{self.url} did not write {name}")
+
+
+def test_place_that_does_not_answer_costs_the_backup_and_leaves_the_folder_as_it_was(
+    folder: Path, tmp_path: Path
+) -> None:
+    def files() -> dict[Path, bytes]:
+        named = (path for path in folder.rglob("*") if path.is_file())
+        return {
+            path: path.read_bytes() for path in named if path.suffix not in (".sqlite-shm", ".sqlite-wal")
+        }
+
+    before = files()
+    with pytest.raises(DeadlineError):
+        back_up(folder, tmp_path / "bucket", place=place_at(tmp_path / "bucket", SilentPlace))
+    assert files() == before
+
+
+def test_folder_that_is_not_empty_is_not_filled(folder: Path, tmp_path: Path) -> None:
+    back_up(folder, tmp_path / "bucket")
+    with pytest.raises(ConfigError, match="not empty"):
+        restored(tmp_path / "bucket", folder)
+
+
+def test_commands_back_up_and_restore_a_run_by_the_place_of_all_runs(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket, again = tmp_path / "bucket", tmp_path / "again"
+    assert tidegate(["backup", str(folder), "--to", bucket.as_uri()]) == 0
+    assert (bucket / read_record(folder).run_id / object_name("")[:7]).is_dir()
+    assert tidegate(["restore", bucket.as_uri(), str(again)]) == 0
+    output = capsys.readouterr().out
+    assert "2 trajectories that were in flight are played again" in output
+    assert f"tidegate up {again}/run.yaml --dir {again}" in output
+    assert tidegate(["audit", str(again)]) == 0
+
+
+def test_place_with_several_runs_asks_which_one(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    records: list[RunRecord] = [read_record(folder), write_accounting(other)]
+    write_checkpoint(other, records[1], step=3)
+    for each in (folder, other):
+        assert tidegate(["backup", str(each), "--to", (tmp_path / "bucket").as_uri()]) == 0
+    assert tidegate(["restore", (tmp_path / "bucket").as_uri(), str(tmp_path / "again")]) == 2
+    assert all(record.run_id in capsys.readouterr().err for record in records[:1])
