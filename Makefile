@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test test-all install install-dev lint format types types-changed contracts generate drift chart k8s vllm trl trackers site \
+.PHONY: help run check test test-all install install-dev lint format types types-changed contracts generate drift chart k8s vllm trl trackers libraries site \
   observability pytest pytest-quick pytest-parallel pytest-platforms pytest-all e2e images push sim bench lock clean
 # tools/run_steps.py runs at the same time what may; everything else shares .venv and one terminal.
 .NOTPARALLEL:
@@ -98,6 +98,9 @@ vllm: install-dev ## install vLLM for CPUs into .build/vllm (6 GB): the tests of
 
 trackers: install-dev ## add MLflow, W&B and Trackio to .venv (300 MB): `tidegate track` and `track:` have them
 	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes --no-build -r locks/trackers.txt
+
+libraries: install-dev ## add verifiers to .venv (200 MB): its environments can be named, and their tests run
+	@$(BIN)/uv pip install --python $(BIN)/python --require-hashes --no-build -r locks/libraries.txt
 
 trl: install-dev ## install TRL into .build/trl (5 GB): the peer of `make bench ARGS=trl`
 	@$(BIN)/uv venv --quiet --allow-existing --python $(BIN)/python .build/trl

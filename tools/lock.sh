@@ -30,6 +30,9 @@ resolve pyproject.toml $runtime --group build --group dev --constraints locks/ru
 # Experiment trackers, which nobody needs for a run: Trackio wants an older Pillow than the others have.
 resolve pyproject.toml --extra tensorboard --extra mlflow --extra wandb --extra trackio \
     --output-file locks/trackers.txt "$@"
+# Environments of other libraries, at the runtime's versions.
+resolve pyproject.toml --extra openenv --extra verifiers --constraints locks/runtime.txt \
+    --output-file locks/libraries.txt "$@"
 # The inference server that the tests start has an environment of its own, for Linux on x86-64 alone.
 lock --python-platform x86_64-manylinux_2_28 --override tools/vllm/overrides.in --output-file locks/vllm.txt "$@" \
     tools/vllm/requirements.in

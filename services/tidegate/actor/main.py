@@ -232,6 +232,8 @@ def assemble_agents(
     actor = _ActorParts(context, config, engine, control, num_running=num_running)
     runner = AgentRunner(context, gateway, engine=engine, control=control, served_policy=actor.served_policy)
     loops: dict[str, Loop] = {"engine": engine.run, "gateway": runner.serve, "account": runner.account}
+    if gateway.workers:
+        loops["workers"] = runner.keep_workers
     evaluator = _held_out_evaluator(context, config, runner)
     return actor.with_runner(runner, evaluator, loops=loops, close=engine.close)
 

@@ -23,6 +23,13 @@ def check_libraries(file: RunFile, services: dict[str, Any]) -> ConfigError | No
         return _check_openenv(file, services)
     if is_verifiers(workload.env):
         return _check_verifiers(file, services)
+    gateway = services["actor"].gateway
+    if gateway is not None and gateway.workers and not gateway.command:
+        return ConfigError(
+            "actor.gateway.workers is set without a command",
+            why=f"workload.env {workload.env} is of no library that has a worker of its own",
+            fix="set actor.gateway.command to the program of your worker",
+        )
     return None
 
 
@@ -60,7 +67,7 @@ def _check_verifiers(file: RunFile, services: dict[str, Any]) -> ConfigError | N
         return ConfigError(
             f"workload.env {file.workload.env} needs actor.gateway",
             why="an environment of verifiers calls its model through the OpenAI API",
-            fix="set actor.gateway: {workers: 1}",
+            fix="set actor.gateway: {workers: 1, sampling: override, unknown_fields: ignore}",
         )
     if gateway.reward != "posted":
         return ConfigError(

@@ -19,6 +19,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``command``: the agent program, started for each episode with OPENAI_BASE_URL, OPENAI_API_KEY and TIDEGATE_TASK in
     its environment; empty: agents request episodes over HTTP (``POST /tidegate/episodes``) with the key in the
     environment variable TIDEGATE_GATEWAY_KEY.
+    ``workers``: so many run beside each gateway, and the command is a worker: each claims episodes over HTTP, up to
+    TIDEGATE_WORKER_EPISODES at once, and is started again when it ends. Its environment holds TIDEGATE_GATEWAY_URL,
+    TIDEGATE_GATEWAY_KEY and TIDEGATE_WORKLOAD. No command: that of the library of ``workload.env``. 0: none.
     ``pass_env``: environment variables of this process that the program gets besides PATH, HOME, LANG and TMPDIR.
     ``host``, ``port``: where the gateway listens; actors of one machine use ``port`` plus their index, pods ``port``
     itself; 0: any free port, which only a program of ``command`` can find. There is no TLS here: keep it on the
@@ -48,6 +51,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     command: tuple[str, ...] = ()
+    workers: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
     pass_env: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
@@ -76,7 +80,7 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             ConfigError: agents connect over HTTP, and the port is any free one.
         """
-        if not self.command and self.port == 0:
+        if not self.command and not self.workers and self.port == 0:
             raise ConfigError(
                 "actor.gateway has no command and no port",
                 why="agents over HTTP need a fixed port",

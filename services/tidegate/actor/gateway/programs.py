@@ -55,10 +55,10 @@ async def run_program(
     *,
     environment: Mapping[str, str],
     ended: asyncio.Event,
-    deadline_s: float,
+    deadline_s: float | None,
     kill_grace_s: float,
 ) -> ProgramEnd:
-    """Run a program until it ends, or its episode has and its grace is over, or its deadline.
+    """Run a program until it ends, or its episode has and its grace is over, or its deadline (None: it has none).
 
     On every exit, also by cancellation and while it still starts, this kills the program and its children: its session,
     and children that left the session while their parent lived.

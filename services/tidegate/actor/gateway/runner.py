@@ -8,6 +8,7 @@ restarts from its beginning on another actor.
 
 import asyncio
 import os
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from tidegate.actor.gateway.formats import open_format
 from tidegate.actor.gateway.judging import EpisodeJudge, NoRewardError
 from tidegate.actor.gateway.programs import arguments_of, environment_of, run_program
 from tidegate.actor.gateway.server import GatewayServer, reward_url, task_of
+from tidegate.actor.gateway.workers import AgentWorkers
 from tidegate.actor.rollouts.engine_stats import report_engine
 from tidegate.actor.rollouts.heldout import HeldOutProblem, asked, complete_under_one_version
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
@@ -68,6 +70,13 @@ class AgentRunner:
         self._served_policy = served_policy
         self._table = EpisodeTable(config, context.clock)
         self._places = asyncio.Semaphore(config.episodes_max)
+        self._operator_key = os.environ.get(OPERATOR_KEY_VARIABLE, "")
+        self._workers: AgentWorkers | None = None
+        if config.workers:
+            # Its own workers need a key, which nobody else needs to know.
+            self._operator_key = self._operator_key or secrets.token_urlsafe(32)
+            given = {"TIDEGATE_WORKLOAD": _json(_workload_of(context.settings))}
+            self._workers = AgentWorkers(config, context.clock, context.stats, context.log, given=given)
         self._judge = EpisodeJudge(context, config, engine.tokenizer)
         caller = Caller(engine, open_format(engine.tokenizer, style=config.tool_calls), config, context.clock)
         self.server = GatewayServer(
@@ -76,7 +85,7 @@ class AgentRunner:
             config,
             context.clock,
             context.stats,
-            operator_key=os.environ.get(OPERATOR_KEY_VARIABLE, ""),
+            operator_key=self._operator_key,
             own_host=os.environ.get(HOST_VARIABLE, ""),
         )
         self._serving = asyncio.Event()
@@ -105,6 +114,15 @@ class AgentRunner:
             await self._closed.wait()
         finally:
             await self.server.close()
+
+    async def keep_workers(self) -> None:
+        """Run the agents' workers, where the run file has some, until ``stop``."""
+        if self._workers is None:
+            return
+        await self._serving.wait()
+        await self._workers.run(
+            url=f"http://{self.server.address}", key=self._operator_key, stopping=self._stopping
+        )
 
     async def account(self) -> None:
         """Keep the statistics current until draining."""
@@ -211,7 +229,7 @@ class AgentRunner:
 
     async def _hold(self, episode: AgentEpisode) -> str:
         """Let an agent play its episode to the end; returns the reason of the end, for operators."""
-        if self._config.command:
+        if self._config.command and not self._config.workers:
             return await self._hold_program(episode)
         return await self._hold_visitor(episode)
 
@@ -289,6 +307,12 @@ def _port(config: GatewayConfig, context: ServiceContext) -> int:
     """The port to listen on. A pod does not share its ports, and its index is a large number."""
     shares_machine = not context.settings.listen
     return config.port + context.index if config.port and shares_machine else config.port
+
+
+def _workload_of(settings: Settings) -> dict[str, Any]:
+    """What a worker needs to know of the run."""
+    workload = settings.workload
+    return {"env": workload.env, "env_kwargs": workload.env_kwargs, "files_dir": settings.files_dir}
 
 
 def _check_run(settings: Settings) -> None:

@@ -11,11 +11,11 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 from tidegate.environment.libraries.openenv_settings import OpenEnvSettings
-from tidegate.environment.libraries.verifiers_settings import VerifiersSettings
+from tidegate.environment.libraries.verifiers_settings import VERIFIERS, VerifiersSettings, named_environment
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.own_code.references import OwnReference, search_folders
 
-OPENENV, VERIFIERS = "openenv:", "verifiers:"
+OPENENV = "openenv:"
 
 
 def is_verifiers(env_id: str) -> bool:
@@ -50,18 +50,13 @@ def library_task_of(workload: WorkloadConfig, *, folder: str) -> OwnReference | 
         _need("aiohttp", "An OpenEnv server", extra="openenv")
         module, name = "tidegate.environment.libraries.openenv", "OpenEnvTask"
     elif is_verifiers(workload.env):
-        settings = verifiers_settings(workload)
+        settings = named_environment(workload.env, workload.env_kwargs)
         _need("verifiers", f"workload.env {workload.env}", extra="verifiers")
         _need_environment(settings, folder=folder)
         module, name = "tidegate.environment.libraries.verifiers_task", "VerifiersTask"
     else:
         return None
     return OwnReference(workload.env, module, name, folder, arguments=msgspec.to_builtins(settings))
-
-
-def verifiers_settings(workload: WorkloadConfig) -> VerifiersSettings:
-    """The settings of an environment of `verifiers` in a run file: its id, and the arguments of its constructor."""
-    return VerifiersSettings(id=workload.env.removeprefix(VERIFIERS), arguments=workload.env_kwargs)
 
 
 def _converted(workload: WorkloadConfig, kind: type[OpenEnvSettings], **given: object) -> OpenEnvSettings:

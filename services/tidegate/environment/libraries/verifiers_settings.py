@@ -4,6 +4,9 @@ from typing import Any
 
 import msgspec
 
+# What the name of an environment in a run file begins with.
+VERIFIERS = "verifiers:"
+
 
 class VerifiersSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``id``: as in ``verifiers.load_environment(id, **arguments)``, the module of its package with ``-`` for ``_``."""
@@ -15,3 +18,8 @@ class VerifiersSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     def module(self) -> str:
         """The module that ``verifiers`` imports for the id."""
         return self.id.rpartition("/")[2].partition("@")[0].replace("-", "_")
+
+
+def named_environment(env_id: str, arguments: dict[str, Any]) -> VerifiersSettings:
+    """The settings of a ``workload.env`` with its ``env_kwargs``."""
+    return VerifiersSettings(id=env_id.removeprefix(VERIFIERS), arguments=arguments)

@@ -81,10 +81,13 @@ async def agents(
     clock: Clock | None = None,
     listen: str = "",
     index: int = 0,
+    workload: WorkloadConfig | None = None,
+    files_dir: str = "",
 ) -> AsyncGenerator[AgentRunner]:
     settings = msgspec.structs.replace(
         make_settings(folder, broker_url=""),
-        workload=WorkloadConfig(kind="text", env="calculator", num_samples=num_samples),
+        workload=workload or WorkloadConfig(kind="text", env="calculator", num_samples=num_samples),
+        files_dir=files_dir,
         listen=listen,
     )
     control = EngineControl()

@@ -7,12 +7,12 @@ import pytest
 
 from tests.unit.launch.test_run_file import TEXT
 from tidegate.core.errors import ConfigError
-from tidegate.environment.libraries.names import library_task_of
+from tidegate.environment.libraries.names import is_openenv, is_verifiers, library_task_of
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.runtime.config import WorkloadConfig
 
-EXAMPLES = Path(__file__).parents[4] / "examples" / "openenv"
+EXAMPLES = [Path(__file__).parents[4] / "examples" / name for name in ("openenv", "verifiers")]
 SERVER = "openenv:http://127.0.0.1:8000"
 
 
@@ -20,7 +20,7 @@ def refusal(env: str, *, actor: dict[str, Any] | None = None, score_s: float = 3
     raw = {
         **TEXT,
         "workload": {**TEXT["workload"], "env": env, **workload},
-        "actor": actor or {},
+        "actor": {"engine": "torch", **(actor or {})},
         "environment": {"score_deadline_s": score_s},
     }
     with pytest.raises(ConfigError) as raised:
@@ -42,6 +42,23 @@ def test_a_server_is_refused_with_settings_that_cannot_work(settings: dict[str, 
     assert said in refusal(SERVER, **settings)
 
 
+@pytest.mark.parametrize(
+    ("actor", "said"),
+    [
+        ({}, "set actor.gateway: {workers: 1,"),
+        ({"gateway": {"workers": 1, "reward": "environment"}}, "remove actor.gateway.reward"),
+    ],
+)
+def test_an_environment_of_verifiers_is_played_by_a_worker_of_the_gateway(
+    actor: dict[str, Any], said: str
+) -> None:
+    assert said in refusal("verifiers:some-env", actor=actor)
+
+
+def test_workers_of_a_task_without_a_library_need_a_command() -> None:
+    assert "set actor.gateway.command" in refusal("arithmetic", actor={"gateway": {"workers": 1}})
+
+
 def test_another_address_is_none_of_a_server() -> None:
     assert "write workload.env as openenv:http://host:port" in refusal("openenv:localhost:80", turns_max=2)
 
@@ -54,7 +71,9 @@ def test_a_name_of_another_form_is_left_to_others() -> None:
     assert library_task_of(WorkloadConfig(kind="text", env="my_task.py:Mine"), folder="") is None
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.name)
-def test_example_is_a_run_of_a_server(path: Path) -> None:
-    plan = read_run_file(path, [])
-    assert library_task_of(plan.file.workload, folder=plan.file.files_dir) is not None
+@pytest.mark.parametrize(
+    "path", sorted(path for folder in EXAMPLES for path in folder.glob("*.yaml")), ids=lambda path: path.name
+)
+def test_example_is_a_run_of_a_library(path: Path) -> None:
+    workload = read_run_file(path, []).file.workload
+    assert is_openenv(workload.env) or is_verifiers(workload.env)

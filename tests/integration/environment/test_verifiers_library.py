@@ -1,0 +1,146 @@
+"""An environment of `verifiers` as a run plays it: its problems, and its episodes through the gateway.
+
+In processes that have either a fake of the library, or the library itself where this Python has it.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.integration.actor.gateway.harness import with_config
+from tests.integration.actor.gateway.test_runner import agents, made_of, samples_of
+from tests.unit.actor.gateway.fakes import ScriptedEngine, group_task
+from tidegate.actor.gateway.runner import AgentRunner
+from tidegate.core.errors import ConfigError
+from tidegate.core.ids import PromptId
+from tidegate.environment.libraries.names import library_task_of
+from tidegate.environment.own_code.rows import RowsQuestion, write_rows
+from tidegate.runtime.config import WorkloadConfig
+from tidegate.runtime.own_code.references import OwnReference
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+HERE = str(Path(__file__).parent)
+FAKE = str(Path(__file__).parents[2] / "support" / "fake_verifiers")
+WORKLOAD = WorkloadConfig(kind="text", env="verifiers:my-verse", env_kwargs={"num_rows": 40}, num_samples=2)
+LIBRARIES = [
+    pytest.param(FAKE, id="fake"),
+    pytest.param(
+        "",
+        id="library",
+        marks=[
+            pytest.mark.extended,
+            pytest.mark.skipif(find_spec("verifiers") is None, reason="needs the extra verifiers"),
+        ],
+    ),
+]
+
+
+def reference_of(workload: WorkloadConfig, monkeypatch: pytest.MonkeyPatch, library: str) -> OwnReference:
+    """As the start of a run finds it."""
+    if library:
+        monkeypatch.setattr(sys, "path", [library, *sys.path])
+    found = library_task_of(workload, folder=HERE)
+    assert found is not None
+    return found
+
+
+def rows_of(reference: OwnReference, folder: Path, *, library: str) -> dict[str, list[dict[str, str]]]:
+    question = RowsQuestion(reference, folder=str(folder), seed=0, num_demonstrations=8)
+    write_rows(question, environ={**os.environ, "PYTHONPATH": library}, deadline_s=250.0)
+    return {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in folder.glob("*.jsonl")
+    }
+
+
+@asynccontextmanager
+async def playing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, library: str, reply: str
+) -> AsyncGenerator[AgentRunner]:
+    monkeypatch.setenv("PYTHONPATH", library)
+    config = with_config(
+        command=(),
+        workers=1,
+        pass_env=("PYTHONPATH",),
+        sampling="override",
+        unknown_fields="ignore",
+        claim_deadline_s=60.0 if library else 250.0,
+    )
+    engine = ScriptedEngine(lambda context: reply)
+    async with agents(engine, config, folder, num_samples=2, workload=WORKLOAD, files_dir=HERE) as runner:
+        keeping = asyncio.create_task(runner.keep_workers())
+        try:
+            yield runner
+        finally:
+            runner.stop()
+            await keeping
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_rows_of_the_dataset_are_the_problems_and_a_fifth_is_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    rows = rows_of(reference_of(WORKLOAD, monkeypatch, library), tmp_path, library=library)
+    assert len(rows["train"]) + len(rows["heldout"]) == 40
+    assert 2 <= len(rows["heldout"]) <= 14
+    assert rows["demonstrations"] == []
+    row = next(each for each in rows["train"] if each["prompt_id"] == "train-0")
+    assert json.loads(row["prompt"]) == [{"role": "user", "content": "say 0"}]
+    assert row["answer"] == "0"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize(("reply", "reward"), [("7", 1.0), ("eight", 0.0)])
+async def test_an_episode_has_the_reward_of_the_environment_and_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, reply: str, reward: float
+) -> None:
+    task = group_task(num_samples=2, prompt_id=PromptId("train-7"), env_id=WORKLOAD.env)
+    async with playing(tmp_path, monkeypatch, library=library, reply=reply) as runner:
+        samples = samples_of(await made_of(runner, task))
+    assert [each.reward for each in samples] == [reward, reward]
+    assert samples[0].components["exact"] == reward
+    assert samples[0].components["length"] == len(reply)
+
+
+async def test_an_episode_in_which_the_environment_fails_has_no_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = group_task(num_samples=1, prompt_id=PromptId("train-7"), env_id=WORKLOAD.env)
+    async with playing(tmp_path, monkeypatch, library=FAKE, reply="raise") as runner:
+        [sample] = samples_of(await made_of(runner, task))
+    assert (sample.reward, sample.components) == (0.0, {})
+    assert sample.log.startswith("no reward:")
+
+
+def test_an_environment_that_cannot_be_loaded_says_what_its_code_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = msgspec.structs.replace(WORKLOAD, env_kwargs={"rows": 3})
+    reference = reference_of(wrong, monkeypatch, FAKE)
+    with pytest.raises(
+        ConfigError, match=r"verifiers cannot load my-verse.*unexpected keyword argument 'rows'"
+    ):
+        rows_of(reference, tmp_path, library=FAKE)
+
+
+def test_an_environment_that_is_not_installed_is_named_with_its_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unknown = msgspec.structs.replace(WORKLOAD, env="verifiers:owner/no-such-env@1.0")
+    with pytest.raises(ConfigError, match=r"no environment.*module no_such_env.*pip install no-such-env"):
+        reference_of(unknown, monkeypatch, FAKE)
+
+
+@pytest.mark.skipif(find_spec("verifiers") is not None, reason="verifiers is installed")
+def test_a_library_that_is_not_installed_is_named_with_the_command_that_installs_it() -> None:
+    with pytest.raises(ConfigError, match=r"pip install 'tidegate\[verifiers\]'"):
+        library_task_of(WORKLOAD, folder=HERE)
