@@ -28,17 +28,40 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
+class Told:
+    """Keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.checkpoints: list[tidegate.KeptCheckpoint] = []
+        self.ends: list[tidegate.EndOfRun] = []
+
+    def on_checkpoint(self, checkpoint: tidegate.KeptCheckpoint) -> None:
+        self.checkpoints.append(checkpoint)
+
+    def on_end(self, end: tidegate.EndOfRun) -> None:
+        self.ends.append(end)
+
+
 @pytest.mark.extended
 def test_callback_sees_each_update_and_ends_the_run(tmp_path: Path) -> None:
     steps: list[int] = []
+    told = Told()
 
     def on_update(update: tidegate.RunUpdate) -> bool:
         steps.append(update["step"])
         return len(steps) >= 3
 
     run = tidegate.train(
-        CARTPOLE, overrides=SMALL, time_limit="5m", folder=tmp_path / "run", on_update=on_update
+        CARTPOLE,
+        overrides=SMALL,
+        time_limit="5m",
+        folder=tmp_path / "run",
+        on_update=on_update,
+        callbacks=[told],
     )
+    assert told.checkpoints
+    assert told.checkpoints[0].folder.parent == tmp_path / "run" / "learner" / "checkpoints"
+    assert [end.ended_by for end in told.ends] == ["interrupted"]
     assert steps == list(range(1, len(steps) + 1))
     assert run.summary is not None
     assert run.summary["ended_by"] == "interrupted"
