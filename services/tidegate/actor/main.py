@@ -34,6 +34,7 @@ from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.memory import keep_freed_memory
+from tidegate.runtime.own_policy import load_policy_code
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.settings_loop import follow_settings
@@ -77,6 +78,7 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         exchange=exchange,
         inference_wait_s=config.inference_wait_s,
         q_learning=config.q_learning,
+        files_dir=settings.files_dir,
     )
     if entry.port == "tokens":
         tokens = open_token_engine(config.engine, setting, control, context.clock)
@@ -90,7 +92,11 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
     engine = open_engine(config.engine, setting, control, context.clock)
     if description is None:
         return assemble(context, config, engine=engine, control=control)
-    policy = build_policy(description, settings.policy)
+    policy = build_policy(
+        description,
+        settings.policy,
+        code=load_policy_code(settings.policy, folder=settings.files_dir),
+    )
     if exchange is None:
         evaluator = _episodes_evaluator(context, config, control, policy, partial(_newest_of, control))
         return assemble(context, config, engine=engine, control=control, evaluator=evaluator)

@@ -12,6 +12,8 @@ from tidegate.launch.q_learning_checks import check_q_learning
 from tidegate.launch.run_plan import RunFile
 from tidegate.learner.algorithm import AlgorithmName, check_engine, check_memory, check_replay, find_algorithm
 from tidegate.runtime.loading import load
+from tidegate.runtime.own_code.references import is_reference
+from tidegate.runtime.own_policy import own_policy_of
 
 # Of trajectories that are trained once; what replay keeps may be older.
 LAG_MAX = 1024
@@ -37,9 +39,11 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
     """The first combination that cannot work, or None."""
     workload, policy = file.workload, file.policy
     group = workload.num_samples
+    if problem := _check_kind(file):
+        return problem
     try:
         engine = find_engine(services["actor"].engine, workload=workload, policy=policy)
-        algorithm, _ = find_algorithm(services["learner"].algorithm, policy_kind=policy.kind)
+        algorithm, _ = find_algorithm(services["learner"].algorithm, policy_kind=policy.family)
     except ConfigError as error:
         return error
     unit = services["trajectory_store"].replay.unit
@@ -109,6 +113,17 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
         or _check_services(file, services)
         or check_libraries(file, services)
     )
+
+
+def _check_kind(file: RunFile) -> ConfigError | None:
+    """A kind that this package does not have, and that no installed one registered."""
+    if not file.policy.is_own or is_reference(file.policy.kind):  # a file may be in other pods alone
+        return None
+    try:
+        own_policy_of(file.policy, folder=file.files_dir)
+    except ConfigError as error:
+        return ConfigError(f"policy.kind: {error.what}", why=error.why, fix=error.fix)
+    return None
 
 
 def _check_updates(

@@ -9,6 +9,7 @@ import math
 import os
 import sys
 import traceback
+from importlib.util import find_spec
 from typing import BinaryIO, NoReturn, TypeAlias
 
 import msgspec
@@ -50,6 +51,7 @@ def check(question: EnvironmentQuestion) -> Answer:
     """Describe the environment, and build the policy from the description."""
     # They are heavy, or run the code of others.
     from tidegate.models.policies import build_policy
+    from tidegate.runtime.own_policy import load_policy_code
     from tidegate.vector_envs.describing import describe
 
     make_importable(question.files_dir)
@@ -58,8 +60,17 @@ def check(question: EnvironmentQuestion) -> Answer:
     def build(description: EnvironmentDescription) -> None:
         nonlocal num_parameters
         if question.policy is not None:
-            shapes = build_policy(description, question.policy).parameter_shapes()
-            num_parameters = sum(math.prod(shape) for shape in shapes.values())
+            policy = build_policy(
+                description,
+                question.policy,
+                code=load_policy_code(question.policy, folder=question.files_dir),
+            )
+            if question.policy.is_own and find_spec("torch") is not None:
+                # It loads torch: only for code of one's own.
+                from tidegate.models.own_layers_trial import try_own_layers
+
+                try_own_layers(policy, written=question.policy.kind)
+            num_parameters = sum(math.prod(shape) for shape in policy.parameter_shapes().values())
 
     try:
         return Described(describe(question.workload, accept=build), num_parameters)

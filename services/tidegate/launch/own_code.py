@@ -13,6 +13,7 @@ from tidegate.launch.run_plan import RunPlan
 from tidegate.runtime.files import replace_file
 from tidegate.runtime.own_code.digests import digests_of
 from tidegate.runtime.own_code.references import OwnReference, is_reference, resolve
+from tidegate.runtime.own_policy import own_policy_of
 
 OWN_CODE_JSON = "own_code.json"
 CURRICULUM = "task_queue.curriculum"
@@ -58,6 +59,8 @@ def own_code_of(plan: RunPlan) -> dict[str, OwnReference]:
             find(
                 setting, resolve(settings.objective, kind="objectives", folder=folder, known=OBJECTIVE_NAMES)
             )
+        setting = "policy.kind"
+        find(setting, own_policy_of(file.policy, folder=folder))
         setting = CURRICULUM
         find(setting, _curriculum_of(plan))
         for number, callback in enumerate(file.callbacks):

@@ -13,7 +13,7 @@ from tidegate.trajectory_store.config import ReplayConfig
 
 def check_q_learning(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
     """The first setting that the actor of a Q-network has otherwise than who reads it, or None."""
-    if not file.policy.kind.startswith("q_"):
+    if not file.policy.family.startswith("q_"):
         return None
     acting = services["actor"].q_learning
     replay, trained = services["trajectory_store"].replay, services["learner"].q_learning

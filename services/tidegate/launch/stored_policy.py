@@ -20,6 +20,7 @@ from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.best_version import read_best
 from tidegate.runtime.evaluations import version_order
 from tidegate.runtime.loading import load
+from tidegate.runtime.own_policy import load_policy_code
 from tidegate.weight_distribution.reading import VersionsOnDisk
 
 WEIGHT_DISTRIBUTION = Path("weight_distribution")
@@ -57,7 +58,11 @@ class StoredPolicy(msgspec.Struct, frozen=True, eq=False):
             ConfigError: it does not fit the environment.
             RecordError: the tensors are of another network.
         """
-        policy = build_policy(self.description(), self.file.policy)
+        policy = build_policy(
+            self.description(),
+            self.file.policy,
+            code=load_policy_code(self.file.policy, folder=self.file.files_dir),
+        )
         policy.check_params(self.tensors)
         return policy
 

@@ -32,7 +32,7 @@ class AlgorithmEntry(msgspec.Struct, frozen=True):
 
 # `auto` takes the first that trains the policy.
 ALGORITHMS: dict[AlgorithmName, AlgorithmEntry] = {
-    "actor_critic": AlgorithmEntry(("mlp", "cnn"), memory="optional"),
+    "actor_critic": AlgorithmEntry(("mlp", "cnn", "own"), memory="optional"),
     "applied_gradients": AlgorithmEntry(("mlp",), engine="gradient_env"),
     "language_model": AlgorithmEntry(("char_lm", "transformers")),
     "q_learning": AlgorithmEntry(("q_mlp", "q_cnn"), replay="transition"),
@@ -44,7 +44,7 @@ ALGORITHMS: dict[AlgorithmName, AlgorithmEntry] = {
 def find_algorithm(
     name: AlgorithmName | Literal["auto"], *, policy_kind: str
 ) -> tuple[AlgorithmName, AlgorithmEntry]:
-    """The named algorithm, or the first one for this kind of policy.
+    """The named algorithm, or the first one for this kind of policy: ``PolicyConfig.family``.
 
     Raises:
         ConfigError: it, or none, trains such a policy.

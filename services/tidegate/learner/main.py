@@ -173,7 +173,7 @@ def open_supply(
     Raises:
         ConfigError: no algorithm trains the policy.
     """
-    _, algorithm = find_algorithm(config.algorithm, policy_kind=settings.policy.kind)
+    _, algorithm = find_algorithm(config.algorithm, policy_kind=settings.policy.family)
     if algorithm.replay == "none":
         return TrajectorySupply(store, batch_size=settings.batch_size, budget=budget)
     return ReplaySupply(

@@ -36,7 +36,7 @@ def check_recomputable(settings: Settings, config: LearnerConfig) -> None:
     Raises:
         ConfigError: they cannot; the message says why.
     """
-    _, algorithm = find_algorithm(config.algorithm, policy_kind=settings.policy.kind)
+    _, algorithm = find_algorithm(config.algorithm, policy_kind=settings.policy.family)
     if algorithm.replay != "none":
         raise ConfigError(
             f"Updates of learner.algorithm {config.algorithm} cannot be recomputed",

@@ -12,8 +12,10 @@ from tidegate.models.epsilon_greedy import epsilon_greedy
 from tidegate.models.feature_layers import DenseFeatures, FeatureLayers
 from tidegate.models.gaussian import SquashedGaussian
 from tidegate.models.image_features import ImageFeatures
+from tidegate.models.layered import LayeredPolicy
 from tidegate.models.memory_cells import Cell
 from tidegate.models.mlp import Activation, MlpPolicy
+from tidegate.models.own_layers import LayerCode, OwnLayers
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.models.q_network import QNetwork
 from tidegate.models.recurrent import RecurrentPolicy
@@ -148,6 +150,27 @@ def squashed_cnn(description: EnvironmentDescription, settings: SegmentPolicySet
     return CnnPolicy(description, actions, images=images, has_value=False)
 
 
+def _own(
+    description: EnvironmentDescription, settings: SegmentPolicySettings, code: LayerCode
+) -> SegmentPolicy:
+    """Layers of a user's ``code`` below a policy and a value, with a recurrent cell if ``policy.memory`` names one.
+
+    Raises:
+        ConfigError: the settings do not fit the environment, or the code is no network.
+    """
+    actions = action_distribution(description.action_space, squash=settings.squash_actions)
+    layers = OwnLayers(
+        description,
+        code,
+        written=settings.kind,
+        input_scale=settings.input_scale,
+        normalise_observations=settings.normalise_observations,
+    )
+    if settings.memory != "none":
+        return _with_memory(description, settings, actions, layers, cell=settings.memory)
+    return LayeredPolicy(description, actions, layers=layers)
+
+
 def _squashed(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SquashedGaussian:
     network = settings.kind.removeprefix("squashed_")
     if settings.memory != "none":
@@ -235,12 +258,16 @@ POLICIES: dict[str, Callable[[EnvironmentDescription, SegmentPolicySettings], Se
 }
 
 
-def build_policy(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
-    """The policy that a run file describes, for its environment.
+def build_policy(
+    description: EnvironmentDescription, settings: SegmentPolicySettings, *, code: LayerCode | None = None
+) -> SegmentPolicy:
+    """The policy that a run file describes, for its environment. ``code``: of a kind of a user's own.
 
     Raises:
-        ConfigError: the kind is not for segments, or it does not fit the environment.
+        ConfigError: the kind is not for segments, it does not fit the environment, or its code fails.
     """
+    if code is not None:
+        return _own(description, settings, code)
     if settings.kind not in POLICIES:
         raise ConfigError(
             f"A policy of the kind {settings.kind} cannot run segments",

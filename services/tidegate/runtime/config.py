@@ -249,6 +249,9 @@ class LoraConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     targets: tuple[str, ...] = ()
 
 
+POLICY_KINDS = ("mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn", "char_lm", "transformers")
+
+
 class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The network.
 
@@ -278,9 +281,12 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``dtype``: of the frozen weights and the activations; trained parameters are always float32.
     ``context_length``: tokens of prompt and completion together; at most a pretrained model's own.
     ``value_head``: a critic on the last hidden state, which the objective ``ppo`` needs.
+    ``kind`` may name layers of your own for segments: ``my_policy.py:Net``, a module with a name, or a name that an
+    installed package registered (``tidegate.policies``). ``input_scale``, ``normalise_observations``,
+    ``squash_actions`` and ``memory`` belong to them too.
     """
 
-    kind: Literal["mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn", "char_lm", "transformers"]
+    kind: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     hidden: tuple[Positive, ...] = (64, 64)
     activation: Literal["tanh", "relu"] = "tanh"
     input_scale: tuple[float, ...] = ()
@@ -298,6 +304,16 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lora: LoraConfig = LoraConfig()
     dtype: Literal["float32", "bfloat16"] = "float32"
     value_head: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the network is a user's own code."""
+        return self.kind not in POLICY_KINDS
+
+    @property
+    def family(self) -> str:
+        """``kind``, or ``own``: by which engines and algorithms name what they run and train."""
+        return "own" if self.is_own else self.kind
 
 
 class TelemetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.launch.test_carried_files import SEGMENTS
 from tests.unit.launch.test_run_file import TEXT
 from tidegate.core.errors import ConfigError, CorruptionError, StaleFolderError
+from tidegate.launch.carried_files import files_of
 from tidegate.launch.own_code import OWN_CODE_JSON, own_code_of, read_own_code, record_own_code, records_of
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_plan import RunPlan
@@ -84,6 +85,15 @@ def test_code_that_is_not_there_is_refused_by_its_setting(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         own_code_of(plan(project, **changes))
+
+
+def test_network_of_segments_is_found_by_its_setting_and_carried_to_pods(project: Path) -> None:
+    (project / "network.py").write_text("import parts.words\nclass Net: pass\n")
+    raw = {**SEGMENTS, "policy": {"kind": "network.py:Net"}, "files_dir": str(project)}
+    raw["workload"] = {**SEGMENTS["workload"], "env": "gymnasium:CartPole-v1"}
+    whole = parse_plan(raw, source="test")
+    assert own_code_of(whole)["policy.kind"].attribute == "Net"
+    assert set(files_of(whole)) == {"network.py", "parts/__init__.py", "parts/words.py"}
 
 
 def test_curriculum_of_segments_is_refused(project: Path) -> None:

@@ -31,6 +31,7 @@ class EngineSetting(msgspec.Struct, frozen=True):
     environment of segments; None for text. ``actor_critic``: the objective of an engine that sends gradients.
     ``q_learning``: exploration and first priorities of a Q-network. ``one_version``: a segment keeps the version that
     it starts with. ``exchange`` and ``inference_wait_s``: of an engine whose actions come from the inference service.
+    ``files_dir``: the folder of the run file's own code.
     """
 
     workload: WorkloadConfig
@@ -50,10 +51,11 @@ class EngineSetting(msgspec.Struct, frozen=True):
     one_version: bool = False
     exchange: StepExchange | None = None
     inference_wait_s: float = 30.0
+    files_dir: str = ""
 
 
 PolicyKind: TypeAlias = Literal[
-    "mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn", "char_lm", "transformers"
+    "mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn", "char_lm", "transformers", "own"
 ]
 EngineName: TypeAlias = Literal[
     "vector_env", "gradient_env", "inference_env", "text_generation", "torch", "vllm", "sglang"
@@ -85,7 +87,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         "tidegate.actor.engines.vector_env:open_engine",
         "batch",
         "segments",
-        ("mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn"),
+        ("mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn", "own"),
     ),
     "gradient_env": EngineEntry(
         "tidegate.actor.engines.gradient_env:open_engine", "batch", "segments", ("mlp",)
@@ -135,7 +137,7 @@ def find_engine(
 def _fits(entry: EngineEntry, workload: WorkloadConfig, policy: PolicyConfig) -> bool:
     return (
         entry.workload == workload.kind
-        and policy.kind in entry.policies
+        and policy.family in entry.policies
         and (entry.many_turns or workload.turns_max == 1)
     )
 

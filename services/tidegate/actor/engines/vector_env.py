@@ -36,6 +36,7 @@ from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.loading import load
+from tidegate.runtime.own_policy import load_policy_code
 from tidegate.vector_envs.calls import EnvironmentCalls
 from tidegate.vector_envs.faults import WHOLE_FORM, EnvironmentFailedError
 from tidegate.vector_envs.guarded_port import SEED_MAX, Guarded
@@ -155,7 +156,11 @@ class VectorEnvEngine:
         assert setting.description is not None, (
             "an actor of segments has asked for its environment's description"
         )
-        self._policy = build_policy(setting.description, setting.policy)
+        self._policy = build_policy(
+            setting.description,
+            setting.policy,
+            code=load_policy_code(setting.policy, folder=setting.files_dir),
+        )
         self._acting = acting or _local_acting(self._policy, setting, control)
         self._control = control
         self._clock = clock

@@ -25,6 +25,7 @@ from tidegate.models.language_models import open_language_model
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import FeaturePolicy, MemoryPolicy, SegmentPolicy
 from tidegate.runtime.config import Settings
+from tidegate.runtime.own_policy import load_policy_code
 
 
 class TrainerSetting(msgspec.Struct, frozen=True):
@@ -46,7 +47,11 @@ class TrainerSetting(msgspec.Struct, frozen=True):
             ConfigError: it does not fit the environment.
         """
         assert self.description is not None, "segments' environment is described before the learner is built"
-        return build_policy(self.description, self.settings.policy)
+        return build_policy(
+            self.description,
+            self.settings.policy,
+            code=load_policy_code(self.settings.policy, folder=self.settings.files_dir),
+        )
 
 
 def actor_critic(setting: TrainerSetting) -> ActorCriticTrainer:
@@ -179,5 +184,5 @@ def open_trainer(setting: TrainerSetting) -> SharedTrainer:
     Raises:
         ConfigError: it cannot train this policy, or the policy does not fit the environment.
     """
-    name, _ = find_algorithm(setting.config.algorithm, policy_kind=setting.settings.policy.kind)
+    name, _ = find_algorithm(setting.config.algorithm, policy_kind=setting.settings.policy.family)
     return TRAINERS[name](setting)

@@ -1,7 +1,7 @@
 """Names of own code in a run file: what each form means, and where it is found. Nothing is imported or run here.
 
-Three forms, the same for tasks, rewards, verifiers, conversations, objectives, curricula and
-callbacks:
+Three forms, the same for tasks, rewards, verifiers, conversations, objectives, curricula,
+callbacks and policies:
 
 - ``my_task.py:Reverse``: a file, from the folder of the run file, else from the one in which the run was started;
 - ``my_package.tasks:Reverse``: a module beside the run file, or of an installed package;
@@ -22,7 +22,7 @@ import msgspec
 from tidegate.core.errors import ConfigError
 
 # What own code may be: the group of entry points is ``tidegate.`` and this.
-Kind = Literal["tasks", "verifiers", "objectives", "curricula", "callbacks"]
+Kind = Literal["tasks", "verifiers", "objectives", "curricula", "callbacks", "policies"]
 _NAMES_SHOWN = 12
 
 
