@@ -1,6 +1,8 @@
 """The images: every stage of the Containerfile comes from a pinned lock, and the chart's names are stages of it."""
 
 import re
+import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,3 +126,28 @@ def test_lock_of_the_server_is_of_the_cuda_that_the_stage_names() -> None:
     assert re.search(r"^nvidia-nccl-cu13==", text, re.MULTILINE)
     assert not re.search(r"^nvidia-nccl-cu12==", text, re.MULTILINE)
     assert stages()["vllm"].arguments["CUDA"] == "13"
+
+
+def context_paths(stage: Stage) -> list[str]:
+    """What a stage copies from the build's context."""
+    return [
+        source for rest in stage.all("COPY") if not rest.startswith("--from=") for source in rest.split()[:-1]
+    ]
+
+
+def is_in(path: str, folders: Iterable[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)
+
+
+def test_the_context_has_what_the_stages_copy() -> None:
+    ignore = (ROOT / ".containerignore").read_text(encoding="utf-8").splitlines()
+    kept = [line.removeprefix("!").rstrip("/") for line in ignore if line.startswith("!")]
+    missing = [path for stage in stages().values() for path in context_paths(stage) if not is_in(path, kept)]
+    assert not missing, "name it in .containerignore"
+
+
+def test_the_wheel_is_built_from_all_that_it_includes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
+    copied = context_paths(stages()["wheel"])
+    assert [path for path in (*wheel["packages"], *wheel["force-include"]) if not is_in(path, copied)] == []
