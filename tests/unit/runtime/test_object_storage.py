@@ -17,7 +17,7 @@ from tidegate.core.errors import (
     UnavailableError,
 )
 from tidegate.runtime.object_storage import place as module
-from tidegate.runtime.object_storage.place import CallLimits, ObjectPlace, open_place
+from tidegate.runtime.object_storage.place import OBJECT_BYTES_MAX, CallLimits, ObjectPlace, open_place
 from tidegate.runtime.object_storage.urls import scheme_of
 from tidegate.runtime.retrying import Backoff
 
@@ -140,3 +140,10 @@ def test_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "find_spec", none)
     with pytest.raises(NotFoundError, match=r"tidegate\[object-storage\]"):
         open_place("s3://bucket", setting="--to")
+
+
+async def test_large_file_is_one_object(place: ObjectPlace, tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(range(256)) * (OBJECT_BYTES_MAX // 200))
+    await place.put_file("model/weights", path)
+    assert await place.get("model/weights", size_max=2 * OBJECT_BYTES_MAX) == path.read_bytes()

@@ -1,5 +1,6 @@
 """``tidegate policy``."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -7,10 +8,13 @@ import typer
 from rich.console import Console
 
 from tidegate.cli.policy.exporting import check_format, write_policy
+from tidegate.cli.policy.sending import write_file_to, write_folder_to
 from tidegate.cli.policy.transformers_folder import write_folder
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
 from tidegate.launch.stored_policy import NEWEST, stored_version
+from tidegate.runtime.object_storage.place import require_library
+from tidegate.runtime.object_storage.urls import is_url, scheme_of
 
 VersionOption = Annotated[
     str,
@@ -25,11 +29,19 @@ def policy(
     folder: RunOption = None,
     version: VersionOption = NEWEST,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="File to write: name.onnx or name.safetensors.")
-    ] = Path("policy.safetensors"),
+        str,
+        typer.Option(
+            "-o",
+            "--output",
+            help="File to write: name.onnx or name.safetensors, also as s3://bucket/name.onnx (gs://, az://, file://).",
+        ),
+    ] = "policy.safetensors",
     to: Annotated[
-        Path | None,
-        typer.Option("--to", help="Instead of a file, of a language model: a new folder for transformers."),
+        str | None,
+        typer.Option(
+            "--to",
+            help="Instead of a file, of a language model: a new folder for transformers, also as s3://bucket/prefix.",
+        ),
     ] = None,
     adapters: Annotated[
         bool,
@@ -48,13 +60,17 @@ def policy(
     if adapters and to is None:
         raise ConfigError("--adapters needs a folder", fix="name it with --to")
     if to is None:
-        check_format(output)
+        check_format(Path(output))
+    for url, setting in ((to or "", "--to"), (output, "--output")):
+        if is_url(url):
+            scheme_of(url, setting=setting)
+            require_library()
     stored = stored_version(named_run(run, folder), version)
     if to is not None:
-        write_folder(stored, to, adapters=adapters)
+        write_folder_to(to, partial(write_folder, stored, adapters=adapters))
         Console().print(f"{to}: version {stored.version} of {stored.run}", highlight=False, soft_wrap=True)
         return
-    num_bytes = write_policy(stored, output)
+    num_bytes = write_file_to(output, partial(write_policy, stored))
     console = Console()
     console.print(
         f"{output}: version {stored.version} of {stored.run}, {num_bytes:,} bytes",

@@ -1,8 +1,9 @@
 """A place in object storage with bounded, repeated calls: put, create, get, list, delete.
 
 The library (obstore) speaks to the stores and repeats nothing itself; each call here has a deadline and is repeated by
-the one helper. Objects are at most ``OBJECT_BYTES_MAX``: what is larger is several objects, so that memory is bounded,
-an interrupted upload goes on where it was, and no store keeps the parts of an unfinished one.
+the one helper. Objects of bytes are at most ``OBJECT_BYTES_MAX``: what is larger is several objects, so that memory is
+bounded, an interrupted upload goes on where it was, and no store keeps the parts of an unfinished one. A file for
+others is one object (``put_file``), whose unfinished parts a rule of the bucket deletes.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
@@ -37,6 +39,8 @@ T = TypeVar("T")
 OBJECT_BYTES_MAX = 8 << 20
 # A listing beyond this is refused: the place holds something else.
 OBJECTS_MAX = 200_000
+# A file that is sent as one object has so much more time.
+SLOWEST_BYTES_PER_S = 1 << 20
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -75,6 +79,20 @@ class ObjectPlace:
         await self._call(
             lambda: obstore.put_async(self._store, name, data, use_multipart=False), what=f"write {name}"
         )
+
+    async def put_file(self, name: str, path: Path) -> None:
+        """Write a file as one object, in parts where it is large; the object is there once all of them are.
+
+        Raises:
+            TidegateError: the store refused, or did not answer in time.
+        """
+        obstore = _library()
+        longer_s = os.stat(path).st_size / SLOWEST_BYTES_PER_S
+
+        async def write() -> None:
+            await obstore.put_async(self._store, name, path, chunk_size=OBJECT_BYTES_MAX, max_concurrency=4)
+
+        await self._call(write, what=f"write {name}", longer_s=longer_s)
 
     async def create(self, name: str, data: bytes) -> None:
         """Write an object of which there is none.
@@ -171,22 +189,24 @@ class ObjectPlace:
         except NotFoundError:
             return
 
-    async def _call(self, ask: Callable[[], Awaitable[T]], *, what: str) -> T:
+    async def _call(self, ask: Callable[[], Awaitable[T]], *, what: str, longer_s: float = 0.0) -> T:
+        """``longer_s``: seconds that one try may take besides its deadline."""
         limits = self._limits
+        try_deadline_s = limits.try_deadline_s + longer_s
 
         async def once() -> T:
             try:
-                return await asyncio.wait_for(ask(), timeout=limits.try_deadline_s)
+                return await asyncio.wait_for(ask(), timeout=try_deadline_s)
             except TidegateError:
                 raise
             except TimeoutError as error:
                 raise DeadlineError(
-                    f"{self.url} did not {what}", why=f"no answer in {limits.try_deadline_s:g} s"
+                    f"{self.url} did not {what}", why=f"no answer in {try_deadline_s:g} s"
                 ) from error
             except Exception as error:
                 raise self._translated(error, what) from error
 
-        return await retry(once, limits.backoff, deadline_s=limits.deadline_s)
+        return await retry(once, limits.backoff, deadline_s=limits.deadline_s + longer_s)
 
     def _translated(self, error: Exception, what: str) -> TidegateError:
         """The library's error in the one tree, with the first line of its text; the others say how it was made."""

@@ -43,6 +43,17 @@ def scheme_of(url: str, *, setting: str) -> str:
     return parts.scheme
 
 
+def is_url(text: str) -> bool:
+    """Whether a text is an address and no path."""
+    return "://" in text
+
+
+def parent_of_object(url: str) -> tuple[str, str]:
+    """The place and the name of an object by its address."""
+    place, _, name = url.rpartition("/")
+    return place, name
+
+
 def below(url: str, name: str) -> str:
     """The address of ``name`` below another."""
     return f"{url.rstrip('/')}/{name}"
