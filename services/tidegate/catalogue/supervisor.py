@@ -9,6 +9,9 @@ RESTARTS_OF = Family(
 DISK_PROBLEM = Text(
     "disk_problem", "Why the disk of the run cannot be written; empty while it has space.", exported=False
 )
+BACKUP_PROBLEM = Text(
+    "backup_problem", "Why the last backup of the run failed; empty if it was made.", exported=False
+)
 CPU_SHARE_OF = Family(
     Gauge, "cpu_share.*", "1", "CPU cores used by a process.", label="process", exported=False
 )

@@ -71,6 +71,11 @@ def disk_problem_of(board: Board) -> str:
     return board.label(SUPERVISOR, supervisor_stats.DISK_PROBLEM)
 
 
+def backup_problem_of(board: Board) -> str:
+    """Why the last backup failed, from the supervisor; empty without one."""
+    return board.label(SUPERVISOR, supervisor_stats.BACKUP_PROBLEM)
+
+
 def pause_of(board: Board) -> str:
     """Why the run is paused, from admission; empty while it is not."""
     return board.label("admission", admission_stats.PAUSE)

@@ -12,6 +12,7 @@ from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.launch import broker as nats
 from tidegate.launch import usage
+from tidegate.launch.backup.state import backup_problem
 from tidegate.launch.board import Board
 from tidegate.launch.fork_server.client import ServiceStarter
 from tidegate.launch.fork_server.kinds import LEARNER, PRELOADED
@@ -210,6 +211,8 @@ class Platform:
         for view in views:
             values[supervisor_stats.RESTARTS_OF.member(view.name)] = view.restarts
             labels[view.name] = view.state
+        if self.plan.file.backup is not None:
+            labels[supervisor_stats.BACKUP_PROBLEM] = backup_problem(self.folder)
         labels[supervisor_stats.DISK_PROBLEM] = problem = self.disk_problem()
         if problem and is_read_only(self.folder):
             self._read_only = UnavailableError(problem)

@@ -160,3 +160,10 @@ def test_cause_of_a_fault_is_on_the_screen_and_in_the_line() -> None:
     screen = draw(scene_with(board), width=110, height=60, now_s=NOW_S).plain
     assert "faults of environments: 1 hung" in screen
     assert told in line(scene_with(board))
+
+
+def test_backup_that_fails_is_on_the_screen_and_in_the_line() -> None:
+    board, failed = busy_board(), "backup: the last try failed: s3://bucket did not write objects/ab"
+    board.put(snapshot(SUPERVISOR, at_s=NOW_S, labels={supervisor_stats.BACKUP_PROBLEM: failed}))
+    assert failed in line(scene_with(board))
+    assert "the last try failed" in draw(scene_with(board), width=110, height=60, now_s=NOW_S).plain

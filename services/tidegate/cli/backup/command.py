@@ -150,7 +150,8 @@ class Backups:
         return written
 
     def _note(self, problem: str) -> None:
-        self._say(f"tidegate: no backup was made and the one before is in force: {problem}")
+        problem = f"the last try failed: {problem}"
+        self._say(f"tidegate: {problem}")
         before = read_state(self._folder) or BackupState(place=self._place.url)
         write_state(self._folder, msgspec.structs.replace(before, problem=problem))
 

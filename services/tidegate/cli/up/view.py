@@ -20,7 +20,7 @@ from tidegate.cli.up.chart import bar, block_rows, resample
 from tidegate.cli.up.loop_diagram import draw_loop
 from tidegate.core.targets import unknown_statistic_hint
 from tidegate.launch.board import Board, drops
-from tidegate.launch.live_run import BROKER, TRAINING, LiveRun, disk_problem_of
+from tidegate.launch.live_run import BROKER, TRAINING, LiveRun, backup_problem_of, disk_problem_of
 from tidegate.launch.services import SERVICES, instances
 from tidegate.wire.permissions import SUPERVISOR
 from tidegate.wire.stats import ServiceStats
@@ -194,7 +194,7 @@ def slos_line(board: Board) -> str:
 
 
 def problems_line(board: Board) -> str:
-    """What is wrong: a full disk, from the supervisor; else with actors, from admission or the actors themselves."""
+    """What is wrong with the disk, from the supervisor; else with actors, from admission or them; else with backups."""
     if problem := disk_problem_of(board):
         return problem
     stats = next(iter(board.of("admission")), None)
@@ -208,7 +208,7 @@ def problems_line(board: Board) -> str:
             for actor in board.of("actor")
             if actor.labels.get(label)
         ),
-        "",
+        backup_problem_of(board),
     )
 
 

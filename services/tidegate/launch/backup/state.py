@@ -28,6 +28,12 @@ def write_state(folder: Path, state: BackupState) -> None:
         replace_file(folder / BACKUP_JSON, msgspec.json.encode(state) + b"\n")
 
 
+def backup_problem(folder: Path) -> str:
+    """Why the last try of a run's backup failed; empty if it succeeded, or before the first one ended."""
+    state = read_state(folder)
+    return f"backup: {state.problem}" if state is not None and state.problem else ""
+
+
 def read_state(folder: Path) -> BackupState | None:
     """The file; None where there is none, or where it cannot be read."""
     try:

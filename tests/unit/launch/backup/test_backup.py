@@ -13,8 +13,9 @@ import pytest
 from tests.unit.cli.run_folder import write_accounting, write_checkpoint, write_progress
 from tidegate.cli.accounting import ledger_path, read_accounting
 from tidegate.cli.app import run as tidegate
+from tidegate.cli.backup import command
 from tidegate.cli.backup.command import Backups
-from tidegate.core.errors import ConfigError, ConflictError, CorruptionError, DeadlineError
+from tidegate.core.errors import ConfigError, ConflictError, CorruptionError, DeadlineError, UnavailableError
 from tidegate.launch.backup import snapshot as snapshots
 from tidegate.launch.backup.manifest import (
     BackupFile,
@@ -25,7 +26,7 @@ from tidegate.launch.backup.manifest import (
 )
 from tidegate.launch.backup.restoring import RestoredBackup, restore
 from tidegate.launch.backup.snapshot import NoCheckpointError
-from tidegate.launch.backup.state import read_state
+from tidegate.launch.backup.state import backup_problem, read_state
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.learner.checkpoint import checkpoints_in, read
@@ -354,6 +355,29 @@ def test_place_that_does_not_answer_costs_the_backup_and_leaves_the_folder_as_it
     with pytest.raises(DeadlineError):
         back_up(folder, tmp_path / "bucket", place=place_at(tmp_path / "bucket", SilentPlace))
     assert files() == before
+
+
+def test_failed_try_is_noted_until_one_succeeds(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_up(folder, tmp_path / "bucket")
+    monkeypatch.setattr(command, "LAST_TRIES_S", -1.0)
+    backups = Backups(
+        folder,
+        place_at(tmp_path / "bucket", SilentPlace),
+        read_record(folder).run_id,
+        keep=3,
+        say=lambda _line: None,
+    )
+    advance(folder, seq=13, step=3)
+    with pytest.raises(UnavailableError, match="was not made"):
+        asyncio.run(backups.run(every_s=600.0, once=False))
+    state = read_state(folder)
+    assert state is not None
+    assert (state.number, state.version) == (1, "0-aaaa@3")
+    assert "did not write" in backup_problem(folder)
+    back_up(folder, tmp_path / "bucket")
+    assert backup_problem(folder) == ""
 
 
 def test_folder_that_is_not_empty_is_not_filled(folder: Path, tmp_path: Path) -> None:
