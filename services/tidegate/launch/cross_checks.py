@@ -11,6 +11,7 @@ from tidegate.launch.library_checks import check_libraries
 from tidegate.launch.q_learning_checks import check_q_learning
 from tidegate.launch.run_plan import RunFile
 from tidegate.learner.algorithm import AlgorithmName, check_engine, check_memory, check_replay, find_algorithm
+from tidegate.runtime.chat_config import ChatConfig
 from tidegate.runtime.loading import load
 from tidegate.runtime.own_code.references import is_reference
 from tidegate.runtime.own_policy import own_policy_of
@@ -112,6 +113,7 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
         or _check_updates(file, services, algorithm=algorithm)
         or _check_services(file, services)
         or check_libraries(file, services)
+        or _check_chat(file)
     )
 
 
@@ -146,6 +148,16 @@ def _check_updates(
             fix="remove learner.updates_per_version, or set the objective to ppo or vtrace",
         )
     return None
+
+
+def _check_chat(file: RunFile) -> ConfigError | None:
+    if file.policy.chat == ChatConfig() or file.policy.kind == "transformers":
+        return None
+    return ConfigError(
+        f"policy.chat is set with policy.kind {file.policy.kind}",
+        why="only pretrained models have a chat template",
+        fix="remove policy.chat",
+    )
 
 
 def _check_long_tail(file: RunFile) -> ConfigError | None:

@@ -11,6 +11,7 @@ import msgspec
 from tidegate.core.errors import ConfigError
 from tidegate.models.model_folder import CACHE_DIR, check_files, pretrained_folder
 from tidegate.models.smollm2 import SMOLLM2, smollm2_folder
+from tidegate.runtime.chat_config import ChatConfig
 from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, answer_question, ask
 from tidegate.runtime.config import PolicyConfig
 
@@ -29,6 +30,7 @@ class ModelFound(msgspec.Struct, frozen=True):
 class _Question(msgspec.Struct, frozen=True):
     folder: str
     context_length: int
+    chat: ChatConfig
 
 
 def check_model(policy: PolicyConfig) -> ModelFound | None:
@@ -46,12 +48,13 @@ def check_model(policy: PolicyConfig) -> ModelFound | None:
     else:
         folder = pretrained_folder(policy.path)
     size_bytes = check_files(folder)
-    return ModelFound(str(folder), _ask(folder, policy.context_length), size_bytes)
+    return ModelFound(str(folder), _ask(folder, policy), size_bytes)
 
 
-def _ask(folder: Path, context_length: int) -> str:
+def _ask(folder: Path, policy: PolicyConfig) -> str:
     try:
-        return ask(__name__, _Question(str(folder), context_length), str, deadline_s=DEADLINE_S)
+        question = _Question(str(folder), policy.context_length, policy.chat)
+        return ask(__name__, question, str, deadline_s=DEADLINE_S)
     except ChildTimeoutError as error:
         raise ConfigError(
             f"policy.path {folder} was not read within {DEADLINE_S:g} s",
@@ -73,7 +76,8 @@ def _architecture(question: _Question) -> str:
 
     folder = Path(question.folder)
     architecture = check_pretrained(folder, context_length=question.context_length)
-    TransformersTokenizer(folder)
+    chat = question.chat
+    TransformersTokenizer(folder, system_prompt=chat.system_prompt, template_args=chat.template_args)
     return architecture
 
 

@@ -4,7 +4,7 @@ Actor and learner open the same ones from it. Libraries are imported when their 
 ``char_lm`` needs no transformers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -36,6 +36,15 @@ class LoraPolicy(Protocol):
         ...
 
 
+class ChatSettings(Protocol):
+    """How conversations are written for a model with a chat template."""
+
+    @property
+    def system_prompt(self) -> str: ...  # noqa: D102
+    @property
+    def template_args(self) -> Mapping[str, str | bool | int | float | None]: ...  # noqa: D102
+
+
 class LanguagePolicy(Protocol):
     """The run file's ``policy`` of a language model."""
 
@@ -60,6 +69,8 @@ class LanguagePolicy(Protocol):
     def lora(self) -> LoraPolicy: ...  # noqa: D102
     @property
     def dtype(self) -> Literal["float32", "bfloat16"]: ...  # noqa: D102
+    @property
+    def chat(self) -> ChatSettings: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +152,9 @@ def _transformers_tokenizer(policy: LanguagePolicy, cache_dir: Path) -> Tokenize
     folder = pretrained_folder(policy.path, cache_dir=cache_dir)
     from tidegate.models.transformers_tokenizer import TransformersTokenizer
 
-    return TransformersTokenizer(folder)
+    return TransformersTokenizer(
+        folder, system_prompt=policy.chat.system_prompt, template_args=policy.chat.template_args
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ from tidegate.models.model_folder import check_folder
 # Replaces an id of the head that no text has: vocabularies are padded to round numbers.
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
 
+# A plain value of a run file.
+TemplateValue = str | bool | int | float | None
+
 CONFIG_FILES = ("generation_config.json", "config.json")
 
 # Placeholders in a conversation, to find the template's markup around them; no template contains them.
@@ -49,13 +52,24 @@ class _Between:
 class TransformersTokenizer:
     """Encodes text as the model's tokens. Text never becomes markup: a space splits a special token's name in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        system_prompt: str = "",
+        template_args: Mapping[str, TemplateValue] | None = None,
+    ) -> None:
         """Read the folder's tokenizer.
 
+        ``system_prompt``: the first message of a conversation that begins with another one. ``template_args``: further
+        arguments of the chat template, such as ``enable_thinking``.
+
         Raises:
-            ConfigError: transformers cannot load one without code from the folder, or its chat template omits the
-                assistant's messages.
+            ConfigError: transformers cannot load one without code from the folder, its chat template omits the
+                assistant's messages or rejects a system prompt, or there is no template for either.
         """
+        self._system = [{"role": "system", "content": system_prompt}] if system_prompt else []
+        self._template_args = dict(template_args or {})
         check_folder(folder)
         try:
             loader: Any = AutoTokenizer
@@ -73,9 +87,21 @@ class TransformersTokenizer:
             token.content for token in self._tokenizer.added_tokens_decoder.values() if token.special
         )
         self._has_turns = bool(self._tokenizer.chat_template)
+        if (self._system or self._template_args) and not self._has_turns:
+            raise ConfigError(
+                f"policy.chat is set, and the model in {folder} has no chat template",
+                fix="remove policy.chat, or add a chat_template.jinja to the folder",
+            )
         ids = [_ids(folder / name) for name in CONFIG_FILES]
         self._vocabulary_size = max(self._num_tokens, *(known.vocab_size for known in ids))
-        self._stop_ids = frozenset(self._all_stop_ids(ids))
+        try:
+            self._stop_ids = frozenset(self._all_stop_ids(ids))
+        except RecordError as error:
+            raise ConfigError(
+                f"The chat template in {folder} refuses policy.chat, or a conversation of a user and the policy",
+                why=error.why,
+                fix="correct policy.chat, or the folder's chat_template.jinja",
+            ) from error
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -167,10 +193,16 @@ class TransformersTokenizer:
     def _applied(
         self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]], *, to_be_answered: bool
     ) -> str:
-        plain = [{**message, "content": self._without_markup(message["content"])} for message in messages]
+        has_system = bool(messages) and messages[0]["role"] == "system"
+        whole = messages if has_system else [*self._system, *messages]
+        plain = [{**message, "content": self._without_markup(message["content"])} for message in whole]
         try:
             text: str = self._tokenizer.apply_chat_template(
-                plain, tools=list(tools) or None, tokenize=False, add_generation_prompt=to_be_answered
+                plain,
+                tools=list(tools) or None,
+                tokenize=False,
+                add_generation_prompt=to_be_answered,
+                **self._template_args,
             )
         except Exception as error:  # templates are programs and raise their library's errors
             raise RecordError(

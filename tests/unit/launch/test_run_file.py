@@ -146,6 +146,18 @@ def test_text_has_no_settings_of_environments_that_are_stepped(setting: str) -> 
     assert "is set with workload.kind text" in refusal_of_text(f"workload.{setting}")
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("policy.chat={system_prompt: Be brief.}", "policy.chat is set with policy.kind char_lm"),
+        ("policy.chat.template_args={tools: []}", "template_args"),
+        ("policy.chat.template_args={tokenize: true}", "the platform sets it"),
+    ],
+)
+def test_settings_of_a_chat_template_are_held_to_what_a_template_takes(setting: str, said: str) -> None:
+    assert said in refusal_of_text(setting)
+
+
 def test_a_sign_of_rewards_is_not_scaled() -> None:
     assert "reward.sign is set with another change" in refusal("workload.reward={sign: true, clip: 1}")
 

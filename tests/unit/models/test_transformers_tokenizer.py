@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -134,3 +135,52 @@ def test_without_a_template_texts_are_themselves(tmp_path: Path) -> None:
 def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no tokenizer"):
         TransformersTokenizer(make_folder(tmp_path, tied=True))
+
+
+def test_a_system_prompt_begins_each_conversation_that_has_none_of_its_own(tmp_path: Path) -> None:
+    folder = add_tokenizer(
+        make_folder(tmp_path, tied=True, vocab_size=VOCABULARY, eos_token_id=0), chat_template=CHATML
+    )
+    plain, told = TransformersTokenizer(folder), TransformersTokenizer(folder, system_prompt="Be brief.")
+    with_system = talk(("system", "Be brief."), ("user", "hi"))
+    assert told.encode_prompt("hi") == plain.encode_prompt(with_system)
+    assert told.encode_prompt(with_system) == plain.encode_prompt(with_system)
+    own = talk(("system", "Be long."), ("user", "hi"))
+    assert told.encode_prompt(own) == plain.encode_prompt(own)
+    assert told.chat_text([{"role": "user", "content": "hi"}], []).startswith("<|im_start|>system\nBe brief.")
+
+
+def test_replies_of_a_conversation_with_a_system_prompt_do_not_repeat_it(tmp_path: Path) -> None:
+    folder = add_tokenizer(
+        make_folder(tmp_path, tied=True, vocab_size=VOCABULARY, eos_token_id=0), chat_template=CHATML
+    )
+    plain, told = TransformersTokenizer(folder), TransformersTokenizer(folder, system_prompt="Be brief.")
+    assert told.encode_reply("go on") == plain.encode_reply("go on")
+    assert told.stop_ids == plain.stop_ids
+
+
+def test_arguments_of_the_template_reach_it(tmp_path: Path) -> None:
+    template = "{% if shout %}LOUD{% endif %}" + CHATML
+    folder = add_tokenizer(
+        make_folder(tmp_path, tied=True, vocab_size=VOCABULARY, eos_token_id=0), chat_template=template
+    )
+    loud = TransformersTokenizer(folder, template_args={"shout": True})
+    assert loud.decode(loud.encode_prompt("hi")).startswith("LOUD<|im_start|>user")
+    quiet = TransformersTokenizer(folder)
+    assert quiet.decode(quiet.encode_prompt("hi")).startswith("<|im_start|>user")
+
+
+@pytest.mark.parametrize("chat", [{"system_prompt": "Be brief."}, {"template_args": {"shout": True}}])
+def test_a_model_without_a_template_has_no_place_for_a_system_prompt(tmp_path: Path, chat: Any) -> None:
+    folder = add_tokenizer(
+        make_folder(tmp_path, tied=True, vocab_size=VOCABULARY, eos_token_id=0), chat_template=None
+    )
+    with pytest.raises(ConfigError, match=r"policy\.chat is set.*no chat template"):
+        TransformersTokenizer(folder, **chat)
+
+
+def test_a_template_that_refuses_the_system_prompt_is_named_before_the_run(tmp_path: Path) -> None:
+    picky = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}" + CHATML
+    folder = add_tokenizer(make_folder(tmp_path, tied=True, vocab_size=VOCABULARY), chat_template=picky)
+    with pytest.raises(ConfigError, match=r"refuses policy\.chat.*no system"):
+        TransformersTokenizer(folder, system_prompt="Be brief.")
