@@ -87,7 +87,13 @@ def test_a_run_that_is_complete_stays_so_when_its_admission_is_replaced(ending: 
 def test_another_target_goes_on_from_the_checkpoint(ending: Namespace, figures: dict[str, object]) -> None:
     started_s = time.monotonic()
     ending.helm(
-        "upgrade", str(CHART), "--reset-then-reuse-values", "--set", "run.until=version_step>=90", "--timeout", "5m"
+        "upgrade",
+        str(CHART),
+        "--reset-then-reuse-values",
+        "--set",
+        "run.until=version_step>=90",
+        "--timeout",
+        "5m",
     )
     until("an actor is asked for", lambda: replicas(ending, "deployment", "end-actor") > 0, timeout_s=300)
     until("and a learner", lambda: replicas(ending, "statefulset", "end-learner") == 1, timeout_s=300)
