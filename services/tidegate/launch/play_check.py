@@ -12,6 +12,12 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from tidegate.core.errors import ConfigError
+from tidegate.environment.libraries.names import is_verifiers
+from tidegate.environment.libraries.verifiers_settings import (
+    PlayedVerifiers,
+    VerifiersQuestion,
+    named_environment,
+)
 from tidegate.environment.one_episode import PlayedText, play_text
 from tidegate.environment.tasks.port import Demonstration, Problem
 from tidegate.launch.inherited_environment import inherited
@@ -22,6 +28,9 @@ from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, 
 from tidegate.task_queue.dataset import TRAIN_FILE
 
 CHILD = "tidegate.launch.play_child"
+VERIFIERS_CHILD = "tidegate.environment.libraries.verifiers_play"
+# Besides the time to load the environment.
+EPISODE_S = 150.0
 DEADLINE_S = PLAYED_S_MAX + 60.0
 # The completion of an untrained policy.
 STUB = "?"
@@ -42,6 +51,8 @@ async def play_run(plan: RunPlan) -> PlayedSegments | list[PlayedText]:
         problem = _first(Path(folder) / TRAIN_FILE, Problem)
         if problem is None:
             raise ConfigError(f"{file.workload.env} has no training problems", fix="see workload.dataset")
+        if is_verifiers(file.workload.env):
+            return [_play_verifiers(plan, problem)]
         scripts = [*_shown(Path(folder) / DEMONSTRATIONS_FILE, problem), [STUB]]
         return await play_text(
             file.workload, plan.services["environment"], problem, scripts, folder=file.files_dir
@@ -63,6 +74,35 @@ def _first(path: Path, kind: type[Problem]) -> Problem | None:
     with path.open("rb") as lines:
         line = lines.readline()
     return msgspec.json.decode(line, type=kind) if line.strip() else None
+
+
+def _play_verifiers(plan: RunPlan, problem: Problem) -> PlayedText:
+    """By the environment itself, whose model gives every call the stub."""
+    file = plan.file
+    settings = named_environment(file.workload.env, file.workload.env_kwargs)
+    question = VerifiersQuestion(settings, problem.prompt_id, STUB, file.files_dir)
+    environ = inherited(os.environ, (*file.pass_env, *plan.services["actor"].gateway.pass_env))
+    start_s = plan.services["environment"].verifier_start_deadline_s
+    try:
+        played = ask(
+            VERIFIERS_CHILD, question, PlayedVerifiers, deadline_s=start_s + EPISODE_S, environ=environ
+        )
+    except ChildTimeoutError as error:
+        raise ConfigError(
+            f"{file.workload.env} did not play one episode within {start_s + EPISODE_S:g} s",
+            fix="correct what it waits for",
+        ) from error
+    except ChildEndedError as error:
+        raise ConfigError(
+            f"{file.workload.env} ended the process that played it, with exit code {error.exit_code}",
+            why=error.reason,
+            fix="see its package",
+        ) from error
+    verdict = played.verdict
+    end = f"{verdict.log or 'ended'} after {played.num_calls} calls of the model"
+    parts = {"task": verdict.reward}
+    turns = [(STUB, "")] * min(1, played.num_calls)
+    return PlayedText(problem.prompt, turns, end, verdict.reward, verdict.components, parts, played.took_s)
 
 
 def _play_segments(plan: RunPlan) -> PlayedSegments:

@@ -18,11 +18,14 @@ import pytest
 from tests.integration.actor.gateway.harness import with_config
 from tests.integration.actor.gateway.test_runner import agents, made_of, samples_of
 from tests.unit.actor.gateway.fakes import ScriptedEngine, group_task
+from tests.unit.launch.test_run_file import TEXT
 from tidegate.actor.gateway.runner import AgentRunner
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PromptId
 from tidegate.environment.libraries.names import library_task_of
 from tidegate.environment.own_code.rows import RowsQuestion, write_rows
+from tidegate.launch.play_check import play_run
+from tidegate.launch.run_parsing import parse_plan
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.own_code.references import OwnReference
 
@@ -144,3 +147,23 @@ def test_an_environment_that_is_not_installed_is_named_with_its_package(
 def test_a_library_that_is_not_installed_is_named_with_the_command_that_installs_it() -> None:
     with pytest.raises(ConfigError, match=r"pip install 'tidegate\[verifiers\]'"):
         library_task_of(WORKLOAD, folder=HERE)
+
+
+def test_check_plays_one_episode_with_a_model_that_says_one_thing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference_of(WORKLOAD, monkeypatch, FAKE)
+    monkeypatch.setenv("PYTHONPATH", FAKE)
+    raw = {
+        **TEXT,
+        "workload": {**TEXT["workload"], "env": WORKLOAD.env, "env_kwargs": WORKLOAD.env_kwargs},
+        "actor": {"engine": "torch", "gateway": {"workers": 1}},
+        "files_dir": HERE,
+        "pass_env": ["PYTHONPATH"],
+    }
+    found = asyncio.run(play_run(parse_plan(raw, source="test")))
+    assert isinstance(found, list)
+    [played] = found
+    assert json.loads(played.prompt)[0]["content"].startswith("say ")
+    assert (played.reward, played.components) == (0.0, {"exact": 0.0, "length": 1.0})
+    assert played.end == "max_turns_reached after 1 calls of the model"

@@ -13,21 +13,13 @@ from typing import Any, cast
 import msgspec
 
 from tidegate.core.errors import ConfigError, RecordError
-from tidegate.environment.libraries.verifiers_settings import VerifiersSettings
+from tidegate.environment.libraries.verifiers_settings import EpisodeVerdict, VerifiersSettings
 from tidegate.runtime.own_code.loading import described
 
 # A gateway's bounds of a posted reward.
 COMPONENTS_MAX = 64
 LOG_CHARS_MAX = 2000
 NEEDED = "pip install 'verifiers>=0.1.14,<0.3'"
-
-
-class EpisodeVerdict(msgspec.Struct, frozen=True):
-    """What an environment made of an episode: the body of a gateway's reward."""
-
-    reward: float
-    components: dict[str, float]
-    log: str
 
 
 class VerifiersEnv:

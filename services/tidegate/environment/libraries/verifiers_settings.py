@@ -1,4 +1,4 @@
-"""What a run file says of an environment of `verifiers`."""
+"""What a run file says of an environment of `verifiers`, and what its processes are asked and answer."""
 
 from typing import Any
 
@@ -23,3 +23,28 @@ class VerifiersSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 def named_environment(env_id: str, arguments: dict[str, Any]) -> VerifiersSettings:
     """The settings of a ``workload.env`` with its ``env_kwargs``."""
     return VerifiersSettings(id=env_id.removeprefix(VERIFIERS), arguments=arguments)
+
+
+class EpisodeVerdict(msgspec.Struct, frozen=True):
+    """What an environment made of an episode: the body of a gateway's reward."""
+
+    reward: float
+    components: dict[str, float]
+    log: str
+
+
+class VerifiersQuestion(msgspec.Struct, frozen=True):
+    """The episode to play: its row, by the problem's id, and what stands for each turn of the policy."""
+
+    settings: VerifiersSettings
+    prompt_id: str
+    stub: str
+    files_dir: str
+
+
+class PlayedVerifiers(msgspec.Struct, frozen=True):
+    """How it ended, after ``num_calls`` of the policy."""
+
+    verdict: EpisodeVerdict
+    num_calls: int
+    took_s: float

@@ -16,8 +16,8 @@ import aiohttp
 import msgspec
 
 from tidegate.core.errors import ConfigError
-from tidegate.environment.libraries.verifiers_env import EpisodeVerdict, VerifiersEnv
-from tidegate.environment.libraries.verifiers_settings import named_environment
+from tidegate.environment.libraries.verifiers_env import VerifiersEnv
+from tidegate.environment.libraries.verifiers_settings import EpisodeVerdict, named_environment
 from tidegate.environment.libraries.verifiers_task import row_of
 from tidegate.runtime.own_code.loading import make_importable
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tidegate.core.errors import RecordError
-from tidegate.environment.libraries.verifiers_env import COMPONENTS_MAX, EpisodeVerdict, played_of, text_of
-from tidegate.environment.libraries.verifiers_settings import VerifiersSettings
+from tidegate.environment.libraries.verifiers_env import COMPONENTS_MAX, played_of, text_of
+from tidegate.environment.libraries.verifiers_settings import EpisodeVerdict, VerifiersSettings
 
 
 def test_metrics_that_are_numbers_are_the_components() -> None:
