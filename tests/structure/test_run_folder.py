@@ -7,6 +7,7 @@ import pytest
 
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.slo_watch import EVENTS_FILE_BYTES_MAX
+from tidegate.cli.callbacks import watch as callbacks
 from tidegate.launch import run_event_log, supervisor
 from tidegate.launch.broker import FILE_STORE_BYTES_MAX
 from tidegate.learner.config import LearnerConfig
@@ -29,6 +30,7 @@ CONSTANTS = {
     "admission/slo_events.jsonl": f"{EVENTS_FILE_BYTES_MAX // MIB} MiB",
     "events.jsonl": f"{run_event_log.BYTES_MAX // MIB} MiB",
     "logs/<process>.log": f"{supervisor.LOG_BYTES_MAX // MIB} MiB",
+    "logs/callback-<number>-<name>.log": f"{callbacks.LOG_BYTES_MAX // MIB} MiB",
     "nats/": f"{FILE_STORE_BYTES_MAX // GIB} GiB",
 }
 

@@ -14,7 +14,9 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many tasks an actor holds, and which engine runs its rollouts.
 
     ``engine``: ``auto`` chooses by the workload (segments: ``vector_env``; text in one turn by ``char_lm``:
-    ``text_generation``; by ``transformers``, or in several turns: ``torch``). ``vllm`` and ``sglang`` are servers.
+    ``text_generation``; by ``transformers``, or in several turns: ``torch``). Or one of your own:
+    ``my_engine.py:open_engine``, a module with a name, or a name of the entry points ``tidegate.engines``.
+    ``vllm`` and ``sglang`` are servers.
     ``gradient_env`` turns each segment into its gradient, as A3C does; it needs ``learner.algorithm``
     ``applied_gradients`` and loads torch. ``actor_critic``: the objective of that gradient; the optimiser's settings
     are the learner's. ``inference_env`` asks the service ``inference`` for each action, as in SEED RL, and the run has
@@ -49,16 +51,7 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checks for a newer one; it serves the old policy meanwhile.
     """
 
-    engine: Literal[
-        "auto",
-        "vector_env",
-        "gradient_env",
-        "inference_env",
-        "text_generation",
-        "torch",
-        "vllm",
-        "sglang",
-    ] = "auto"
+    engine: Annotated[str, msgspec.Meta(min_length=1, max_length=256)] = "auto"
     inference_wait_s: Annotated[float, msgspec.Meta(ge=1.0, le=3600.0)] = 30.0
     actor_critic: ActorCriticSettings = ActorCriticSettings()
     q_learning: QActingSettings = QActingSettings()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tidegate.actor.engines.registry import find_engine
+from tidegate.actor.engines.registry import find_engine, own_engine_of
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConfigError
@@ -40,7 +40,7 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
     """The first combination that cannot work, or None."""
     workload, policy = file.workload, file.policy
     group = workload.num_samples
-    if problem := _check_kind(file):
+    if problem := _check_registered(file, services):
         return problem
     try:
         engine = find_engine(services["actor"].engine, workload=workload, policy=policy)
@@ -117,14 +117,18 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
     )
 
 
-def _check_kind(file: RunFile) -> ConfigError | None:
-    """A kind that this package does not have, and that no installed one registered."""
-    if not file.policy.is_own or is_reference(file.policy.kind):  # a file may be in other pods alone
-        return None
-    try:
-        own_policy_of(file.policy, folder=file.files_dir)
+def _check_registered(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
+    """A policy or an engine that this package does not have, and that no installed one registered."""
+    setting = ""
+    try:  # of a file or module, the pods of other services have none
+        if not is_reference(file.policy.kind):
+            setting = "policy.kind"
+            own_policy_of(file.policy, folder=file.files_dir)
+        if not is_reference(services["actor"].engine):
+            setting = "actor.engine"
+            own_engine_of(services["actor"].engine, folder=file.files_dir)
     except ConfigError as error:
-        return ConfigError(f"policy.kind: {error.what}", why=error.why, fix=error.fix)
+        return ConfigError(f"{setting}: {error.what}", why=error.why, fix=error.fix)
     return None
 
 

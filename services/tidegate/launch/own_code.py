@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from tidegate.actor.engines.registry import own_engine_of
 from tidegate.algorithms.grpo_settings import OBJECTIVE_NAMES
 from tidegate.core.errors import ConfigError, CorruptionError, StaleFolderError
 from tidegate.environment.own_code.tasks import own_task_of
@@ -61,6 +62,8 @@ def own_code_of(plan: RunPlan) -> dict[str, OwnReference]:
             )
         setting = "policy.kind"
         find(setting, own_policy_of(file.policy, folder=folder))
+        setting = "actor.engine"
+        find(setting, own_engine_of(plan.services["actor"].engine, folder=folder))
         setting = CURRICULUM
         find(setting, _curriculum_of(plan))
         for number, callback in enumerate(file.callbacks):

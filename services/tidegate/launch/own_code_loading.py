@@ -17,12 +17,15 @@ TRY_OBJECTIVE = "tidegate.learner.optim.try_objective"
 OBJECTIVE_DEADLINE_S = 120.0
 LOAD_CALLBACK = "tidegate.cli.callbacks.trial"
 CALLBACK_DEADLINE_S = 60.0
+LOAD_ENGINE = "tidegate.actor.engines.own_engine_trial"
+# It may import torch and more.
+ENGINE_DEADLINE_S = 300.0
 
 
 def load_own_code(plan: RunPlan) -> None:
-    """Load verifiers and callbacks, load and try an objective; a task is loaded where its prompts are written.
+    """Load verifiers, callbacks and an engine, and load and try an objective.
 
-    An objective is tried where torch is installed.
+    A task is loaded where its prompts are written. An objective is tried where torch is installed.
 
     Raises:
         ConfigError: the code cannot be loaded, or not be computed with.
@@ -38,6 +41,14 @@ def load_own_code(plan: RunPlan) -> None:
             except ConfigError as error:
                 raise ConfigError(f"{setting}: {error.what}", why=error.why, fix=error.fix) from error
     load_callbacks(plan)
+    if engine := found.get("actor.engine"):
+        asked(
+            LOAD_ENGINE,
+            {"reference": engine},
+            setting="actor.engine",
+            deadline_s=ENGINE_DEADLINE_S,
+            environ=environ,
+        )
     settings = plan.services["learner"].language_model
     if settings.is_own and find_spec("torch") is not None:
         _try_objective({"settings": settings, "folder": plan.file.files_dir}, environ)

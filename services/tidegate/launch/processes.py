@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from tidegate.actor.engines.registry import find_engine
+from tidegate.actor.engines.registry import find_engine, is_own_engine
 from tidegate.actor.gateway.config import HOST_VARIABLE, OPERATOR_KEY_VARIABLE
 from tidegate.core.errors import ConfigError
 from tidegate.environment.verifiers.settings import JudgeSettings
@@ -119,8 +119,10 @@ def _engine_modules(plan: RunPlan, service: str) -> list[str]:
         engine = find_engine(plan.services["actor"].engine, workload=workload, policy=plan.file.policy)
     except ConfigError:
         return []
-    module = engine.target.partition(":")[0]
-    return [module, "gymnasium"] if workload.kind == "segments" else [module]
+    # A fork server runs no code of a user's: one that fails there would fail for all services.
+    own = is_own_engine(plan.services["actor"].engine)
+    modules = [] if own else [engine.target.partition(":")[0]]
+    return [*modules, "gymnasium"] if workload.kind == "segments" else modules
 
 
 def _thread_variables() -> dict[str, str]:

@@ -5,6 +5,7 @@ server's engine needs its client.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -15,11 +16,13 @@ from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
 from tidegate.algorithms.q_learning_settings import QActingSettings
-from tidegate.core.errors import ConfigError
+from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
 from tidegate.runtime.loading import load
+from tidegate.runtime.own_code.loading import described, load_own
+from tidegate.runtime.own_code.references import OwnReference, resolve
 
 
 class EngineSetting(msgspec.Struct, frozen=True):
@@ -54,9 +57,6 @@ class EngineSetting(msgspec.Struct, frozen=True):
     files_dir: str = ""
 
 
-PolicyKind: TypeAlias = Literal[
-    "mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn", "char_lm", "transformers", "own"
-]
 EngineName: TypeAlias = Literal[
     "vector_env", "gradient_env", "inference_env", "text_generation", "torch", "vllm", "sglang"
 ]
@@ -72,7 +72,7 @@ class EngineEntry(msgspec.Struct, frozen=True):
     target: str
     port: Literal["batch", "tokens"]
     workload: Literal["segments", "text"]
-    policies: tuple[PolicyKind, ...]
+    policies: tuple[str, ...]
     service: str = ""
 
     @property
@@ -81,6 +81,7 @@ class EngineEntry(msgspec.Struct, frozen=True):
         return self.port == "tokens"
 
 
+AUTO = "auto"
 # `auto` takes the first that can run policy and workload.
 ENGINES: dict[EngineName, EngineEntry] = {
     "vector_env": EngineEntry(
@@ -114,15 +115,43 @@ ENGINES: dict[EngineName, EngineEntry] = {
 }
 
 
-def find_engine(
-    name: EngineName | Literal["auto"], *, workload: WorkloadConfig, policy: PolicyConfig
-) -> EngineEntry:
-    """The named engine, or the one that fits.
+# What an engine has to have, by its port: ``engines.port.Engine``, ``engines.token_port.TokenEngine``.
+METHODS = {
+    "batch": ("check_policy", "check_task", "generate", "complete", "close"),
+    "tokens": (
+        *("tokenizer", "context_length", "check_policy", "check_task"),
+        *("run", "generate", "close"),
+    ),
+}
+
+
+def is_own_engine(name: str) -> bool:
+    """Whether it is a user's own code."""
+    return name != AUTO and name not in ENGINES
+
+
+def own_engine_of(name: str, *, folder: str) -> OwnReference | None:
+    """The code of ``actor.engine``; None for one of this package. ``folder``: of the run file.
+
+    Raises:
+        ConfigError: there is no such code.
+    """
+    if not is_own_engine(name):
+        return None
+    return resolve(name, kind="engines", folder=folder, known=(AUTO, *ENGINES))
+
+
+def find_engine(name: str, *, workload: WorkloadConfig, policy: PolicyConfig) -> EngineEntry:
+    """The named engine, or the one that fits. One of a user's own writes tokens of text, and plays batches of segments.
 
     Raises:
         ConfigError: it, or none, runs this policy on this workload.
     """
-    named = list(ENGINES.values()) if name == "auto" else [ENGINES[name]]
+    if is_own_engine(name):
+        port = "tokens" if workload.kind == "text" else "batch"
+        return EngineEntry(name, port, workload.kind, (policy.family,))
+    known = {str(each): entry for each, entry in ENGINES.items()}
+    named = list(known.values()) if name == AUTO else [known[name]]
     fitting = [entry for entry in named if _fits(entry, workload, policy)]
     if fitting:
         return fitting[0]
@@ -142,14 +171,12 @@ def _fits(entry: EngineEntry, workload: WorkloadConfig, policy: PolicyConfig) ->
     )
 
 
-def _told(name: EngineName, entry: EngineEntry) -> str:
+def _told(name: str, entry: EngineEntry) -> str:
     turns = "in one turn or several" if entry.many_turns else "in one turn"
     return f"{name} runs {' or '.join(entry.policies)} on {entry.workload} {turns}"
 
 
-def open_engine(
-    name: EngineName | Literal["auto"], setting: EngineSetting, control: EngineControl, clock: Clock
-) -> Engine:
+def open_engine(name: str, setting: EngineSetting, control: EngineControl, clock: Clock) -> Engine:
     """Open an engine of batches.
 
     Raises:
@@ -158,12 +185,10 @@ def open_engine(
     entry = find_engine(name, workload=setting.workload, policy=setting.policy)
     if entry.port != "batch":
         raise ConfigError(f"The {name} engine writes tokens", fix="open it by open_token_engine")
-    return _opener(entry)(setting, control, clock)
+    return _opener(name, entry)(setting, control, clock)
 
 
-def open_token_engine(
-    name: EngineName | Literal["auto"], setting: EngineSetting, control: EngineControl, clock: Clock
-) -> TokenEngine:
+def open_token_engine(name: str, setting: EngineSetting, control: EngineControl, clock: Clock) -> TokenEngine:
     """Open an engine that writes tokens.
 
     Raises:
@@ -172,8 +197,39 @@ def open_token_engine(
     entry = find_engine(name, workload=setting.workload, policy=setting.policy)
     if entry.port != "tokens":
         raise ConfigError(f"The {name} engine runs whole batches", fix="open it by open_engine")
-    return _opener(entry)(setting, control, clock)
+    return _opener(name, entry)(setting, control, clock)
 
 
-def _opener(entry: EngineEntry) -> Callable[[EngineSetting, EngineControl, Clock], Any]:
-    return load(entry.target)
+def _opener(name: str, entry: EngineEntry) -> Callable[[EngineSetting, EngineControl, Clock], Any]:
+    return partial(open_own_engine, name, entry.port) if is_own_engine(name) else load(entry.target)
+
+
+def open_own_engine(
+    name: str, port: Literal["batch", "tokens"], setting: EngineSetting, control: EngineControl, clock: Clock
+) -> Any:
+    """Load a user's engine into this process and open it.
+
+    Raises:
+        ConfigError: there is no such code, it cannot be loaded or opened, or is no engine of this port.
+    """
+    reference = own_engine_of(name, folder=setting.files_dir)
+    assert reference is not None, "it is not of this package"
+    opener = load_own(reference)
+    try:
+        engine = opener(setting, control, clock)
+    except TidegateError:
+        raise
+    except Exception as error:  # own code may raise anything
+        raise ConfigError(
+            f"actor.engine {name} cannot be opened",
+            why=described(error, file=reference.source),
+            fix="correct it: docs/engines.md",
+        ) from error
+    missing = [each for each in METHODS[port] if not hasattr(engine, each)]
+    if missing:
+        raise ConfigError(
+            f"actor.engine {name} is no engine",
+            why=f"what it opened has no {', '.join(missing)}",
+            fix="define what docs/engines.md lists",
+        )
+    return engine

@@ -22,7 +22,7 @@ import msgspec
 from tidegate.core.errors import ConfigError
 
 # What own code may be: the group of entry points is ``tidegate.`` and this.
-Kind = Literal["tasks", "verifiers", "objectives", "curricula", "callbacks", "policies"]
+Kind = Literal["tasks", "verifiers", "objectives", "curricula", "callbacks", "policies", "engines"]
 _NAMES_SHOWN = 12
 
 
