@@ -16,6 +16,7 @@ import msgspec
 from tidegate.core.errors import ConfigError, CorruptionError
 from tidegate.launch.own_code import own_code_of
 from tidegate.launch.run_plan import RunPlan
+from tidegate.runtime.object_storage.urls import is_url
 from tidegate.runtime.own_code.digests import digests_of
 from tidegate.runtime.own_code.references import find_path, search_folders
 
@@ -42,7 +43,7 @@ class CarriedFile(msgspec.Struct, frozen=True, omit_defaults=True):
 def files_of(plan: RunPlan) -> dict[str, Path]:
     """The files that a run reads besides its run file, by their path in the pods.
 
-    Those of a dataset with an absolute path are left out: it names a volume of the pods.
+    Those of a dataset with an absolute path are left out: it names a volume of the pods. So is one in object storage.
 
     Raises:
         ConfigError: there is no such code or dataset, or a file is neither beside the run file nor below the folder in
@@ -133,7 +134,7 @@ def _sources(plan: RunPlan) -> Iterable[tuple[str, Path]]:
             yield setting, Path(path)
     dataset = plan.file.workload.dataset
     for setting, written in (("path", dataset.path), ("held_out_path", dataset.held_out_path)):
-        if not written or os.path.isabs(written):
+        if not written or os.path.isabs(written) or is_url(written):
             continue
         place = Path(os.path.abspath(find_path(written, folder=folder)))
         if not place.exists():

@@ -72,8 +72,10 @@ class DatasetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Your own prompts. They are copied into the run folder once, so that a restarted run uses the same prompts.
 
     ``path``: a file of JSON lines, a Parquet file, a folder with several files of one of these formats, or a folder
-    that the library ``datasets`` saved to disk; relative to where the run is started. Empty: the environment's own
-    problems. ``format``: ``auto`` detects it by file names. ``split``: the part of a saved folder with several parts.
+    that the library ``datasets`` saved to disk; relative to where the run is started. Also one of these in object
+    storage (``s3://bucket/problems.jsonl``, ``gs://``, ``az://``, ``file://``), read with the credentials of the
+    environment. Empty: the environment's own problems. ``format``: ``auto`` detects it by file names. ``split``: the
+    part of a saved folder with several parts.
     ``prompt_column``, ``answer_column``, ``prompt_id_column``, ``bin_column``: names of columns. A prompt is a text or
     a list of messages (``role``, ``content``), which a policy with a chat template reads as a chat. Without an answer
     the verifier gets an empty one; without an id a prompt is identified by the digest of its content; without a bin

@@ -4,7 +4,8 @@ A run reads its copy, so its epochs stay the same, whatever becomes of the origi
 resumed run, or those that an operator put there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -13,6 +14,8 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.config import DatasetConfig
+from tidegate.runtime.object_storage.fetching import fetched
+from tidegate.runtime.object_storage.urls import is_url
 from tidegate.runtime.own_code.references import find_path
 from tidegate.task_queue.dataset import (
     DIGEST_BYTES,
@@ -41,9 +44,20 @@ def import_dataset(config: DatasetConfig, folder: Path, *, files_dir: str = "") 
     folder.mkdir(parents=True, exist_ok=True)
     if config.held_out_path or config.held_out_split:
         path, split = config.held_out_path or config.path, config.held_out_split or config.split
-        _write(folder, config, path=find_path(path, folder=files_dir), split=split, into=HELD_OUT_FILE)
-    path = find_path(config.path, folder=files_dir)
-    _write(folder, config, path=path, split=config.split, into=TRAIN_FILE)
+        with _local(path, folder, files_dir=files_dir) as place:
+            _write(folder, config, path=place, split=split, into=HELD_OUT_FILE)
+    with _local(config.path, folder, files_dir=files_dir) as place:
+        _write(folder, config, path=place, split=config.split, into=TRAIN_FILE)
+
+
+@contextmanager
+def _local(path: str, folder: Path, *, files_dir: str) -> Generator[Path]:
+    """Where the files are; of an address their copies, while they are imported."""
+    if is_url(path):
+        with fetched(path, beside=folder, setting="workload.dataset") as place:
+            yield place
+    else:
+        yield find_path(path, folder=files_dir)
 
 
 def _write(folder: Path, config: DatasetConfig, *, path: Path, split: str, into: str) -> None:

@@ -226,3 +226,19 @@ def test_files_that_cannot_be_read_are_named_with_what_to_do(
 def test_two_rules_for_what_is_held_out_contradict_each_other() -> None:
     with pytest.raises(ConfigError, match="at most one"):
         DatasetConfig(path="a", held_out_share=0.1, held_out_split="test")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_dataset_in_object_storage_is_the_one_in_a_folder(tmp_path: Path, kind: str) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    write, name = {"file": (write_jsonl, "problems.jsonl"), "folder": (save_to_disk, "saved")}[kind]
+    source = write(bucket / name, ROWS)
+    expected = imported(tmp_path / "local", path=str(source))
+    assert imported(tmp_path / "remote", path=source.as_uri()) == expected
+    assert [path.name for path in (tmp_path / "remote" / "run" / "data").iterdir()] == ["train.jsonl"]
+
+
+def test_dataset_that_is_not_in_its_bucket_is_refused_with_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"workload\.dataset: file://.* cannot be fetched"):
+        imported(tmp_path, path=(tmp_path / "missing.jsonl").as_uri())

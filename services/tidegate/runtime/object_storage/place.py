@@ -133,6 +133,34 @@ class ObjectPlace:
 
         return await self._call(read, what=f"read {name}")
 
+    async def size_of(self, name: str) -> int:
+        """The bytes of an object.
+
+        Raises:
+            NotFoundError: there is none.
+            TidegateError: the store refused, or did not answer in time.
+        """
+        obstore = _library()
+        found = await self._call(lambda: obstore.head_async(self._store, name), what=f"find {name}")
+        return int(found["size"])
+
+    async def part(self, name: str, *, start: int, stop: int) -> bytes:
+        """The bytes from ``start`` to before ``stop`` of an object that has so many.
+
+        Raises:
+            CorruptionError: it became shorter.
+            TidegateError: the store refused, or did not answer in time.
+        """
+        obstore = _library()
+
+        async def read() -> bytes:
+            return bytes(await obstore.get_range_async(self._store, name, start=start, end=stop))
+
+        data = await self._call(read, what=f"read {name}")
+        if len(data) != stop - start:
+            raise CorruptionError(f"{self.url}/{name} became shorter while it was read")
+        return data
+
     async def objects(self, folder: str) -> list[StoredObject]:
         """The objects below a folder of the place, in the order of their names; none where there is no such folder.
 

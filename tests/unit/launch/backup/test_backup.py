@@ -396,7 +396,7 @@ def test_commands_back_up_and_restore_a_run_by_the_place_of_all_runs(
     output = capsys.readouterr().out
     assert "2 trajectories that were in flight are played again" in output
     assert f"tidegate up {again}/run.yaml --dir {again}" in output
-    assert tidegate(["audit", str(again)]) == 0
+    assert tidegate(["audit", str(again), "--verify"]) == 0
 
 
 def test_place_with_several_runs_asks_which_one(
