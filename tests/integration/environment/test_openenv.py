@@ -158,3 +158,27 @@ async def test_an_observation_without_a_wanted_field_is_a_mistake_of_the_run_fil
     task = OpenEnvTask(url=server.url, observation=["board"])
     with pytest.raises(RecordError, match=r"no field 'board'.*has left, metadata"):
         await asyncio.to_thread(task.begin, problem(5), 0)
+
+
+async def test_episodes_go_to_each_of_several_servers_in_turn_and_round_one_that_is_away(
+    server: CountdownServer,
+) -> None:
+    async with serving_countdown() as other:
+        task = OpenEnvTask(url=server.url, servers=[other.url], turns_max=2)
+        assert len(await asyncio.to_thread(task.problems)) == 1024
+        for _ in range(4):
+            await asyncio.to_thread(task.begin, problem(5), 0)
+        assert (len(server.resets), len(other.resets)) == (2, 2)
+        other.is_away = True
+        for _ in range(2):
+            await asyncio.to_thread(task.begin, problem(5), 0)
+        assert (len(server.resets), len(other.resets)) == (4, 2)
+        server.is_away = True
+        with pytest.raises(UnavailableError, match="No OpenEnv server answers"):
+            await asyncio.to_thread(task.begin, problem(5), 0)
+
+
+async def test_a_start_names_the_one_of_several_servers_that_does_not_answer(server: CountdownServer) -> None:
+    task = OpenEnvTask(url=server.url, servers=["http://127.0.0.1:9"])
+    with pytest.raises(ConfigError, match=r"No OpenEnv server answers at http://127\.0\.0\.1:9"):
+        await asyncio.to_thread(task.problems)

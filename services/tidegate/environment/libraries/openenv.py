@@ -1,11 +1,12 @@
 """An OpenEnv server as a task: its seeds are the problems, its sessions the episodes, its rewards the verdict."""
 
+import itertools
 import os
 from typing import Any, cast
 
 import msgspec
 
-from tidegate.core.errors import ConfigError, RecordError, TidegateError
+from tidegate.core.errors import ConfigError, RecordError, TidegateError, UnavailableError
 from tidegate.environment.conversations.port import ConversationTurn
 from tidegate.environment.libraries.action_texts import ActionReader, NoActionError
 from tidegate.environment.libraries.openenv_session import OpenEnvFaultError, OpenEnvServer, OpenEnvSession
@@ -26,22 +27,28 @@ class OpenEnvTask:
     def __init__(self, **settings: Any) -> None:
         """``settings``: the fields of ``OpenEnvSettings``. Connects to nothing."""
         self._settings = msgspec.convert(settings, OpenEnvSettings)
-        self._server = OpenEnvServer(
-            self._settings.url,
-            deadline_s=self._settings.deadline_s,
-            bytes_max=self._settings.message_bytes_max,
-            token=os.environ.get(self._settings.token_env, "") if self._settings.token_env else "",
-        )
+        token = os.environ.get(self._settings.token_env, "") if self._settings.token_env else ""
+        self._servers = [
+            OpenEnvServer(
+                url,
+                deadline_s=self._settings.deadline_s,
+                bytes_max=self._settings.message_bytes_max,
+                token=token,
+            )
+            for url in (self._settings.url, *self._settings.servers)
+        ]
+        self._turn = itertools.count()
         self._reader: ActionReader | None = None
 
     def problems(self) -> list[dict[str, str]]:
-        """The seeds, once the server was reached: a start without it says so.
+        """The seeds, once all servers were reached: a start without one says so.
 
         Raises:
-            ConfigError: no OpenEnv server answers, or it does not fit the settings.
+            ConfigError: one of them does not answer, or does not fit the settings.
         """
         try:
-            self._actions()
+            for server in self._servers:
+                self._reader = self._reader_of(server)
         except TidegateError as error:
             raise ConfigError(error.what, why=error.why, fix=error.fix) from error
         first = self._settings.first_seed
@@ -55,24 +62,32 @@ class OpenEnvTask:
 
         Raises:
             RecordError: the problem is none of a server.
-            TidegateError: as ``OpenEnvSession.ask``.
+            TidegateError: as ``OpenEnvSession.ask``, of the last server that was tried.
         """
         digits = problem.prompt_id.removeprefix(_PROBLEM)
         chosen = int(digits) if digits.isdecimal() else seed
-        actions = self._actions()
-        session = self._server.open()
+        first = next(self._turn)
+        failure = UnavailableError("No OpenEnv server was tried")
+        for number in range(len(self._servers)):
+            try:
+                return self._begin_at(self._servers[(first + number) % len(self._servers)], seed=chosen)
+            except UnavailableError as error:
+                failure = error
+        raise failure
+
+    def _begin_at(self, server: OpenEnvServer, *, seed: int) -> "OpenEnvEpisode":
+        if self._reader is None:
+            self._reader = self._reader_of(server)
+        session = server.open()
         try:
-            answer = session.ask("reset", {"seed": chosen, **self._settings.reset})
+            answer = session.ask("reset", {"seed": seed, **self._settings.reset})
         except BaseException:
             session.close()
             raise
-        return OpenEnvEpisode(session, actions, self._settings, answer)
+        return OpenEnvEpisode(session, self._reader, self._settings, answer)
 
-    def _actions(self) -> ActionReader:
-        if self._reader is None:
-            settings = self._settings
-            self._reader = ActionReader(self._server.schema(), field=settings.action, fixed=settings.fixed)
-        return self._reader
+    def _reader_of(self, server: OpenEnvServer) -> ActionReader:
+        return ActionReader(server.schema(), field=self._settings.action, fixed=self._settings.fixed)
 
 
 class OpenEnvEpisode:

@@ -13,6 +13,8 @@ class OpenEnvSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A server, and how a policy that writes text plays it.
 
     ``url``: http:// or https:// with host, port and path; of ``workload.env``. ``turns_max``: of ``workload``.
+    ``servers``: addresses of further servers of the same environment; episodes go to each in turn, and to another where
+    one has no room or is away.
     ``seeds``: a problem of the run is a seed of ``reset``; so many there are, from ``first_seed``. All samples of a
     group have the same seed. ``reset``: further arguments of ``reset``.
     ``instructions``: text before the first observation.
@@ -31,6 +33,7 @@ class OpenEnvSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     url: str
     turns_max: int = 1
+    servers: Annotated[tuple[Field, ...], msgspec.Meta(max_length=256)] = ()
     seeds: Annotated[int, msgspec.Meta(ge=10, le=1_000_000)] = 1024
     first_seed: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     reset: dict[str, Any] = {}
@@ -48,10 +51,11 @@ class OpenEnvSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Refuse another kind of address.
 
         Raises:
-            ConfigError: it is none of a server.
+            ConfigError: one is none of a server.
         """
-        if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"{self.url[:200]!r} is no address of an OpenEnv server",
-                fix="write workload.env as openenv:http://host:port",
-            )
+        for url in (self.url, *self.servers):
+            if not url.startswith(("http://", "https://")):
+                raise ConfigError(
+                    f"{url[:200]!r} is no address of an OpenEnv server",
+                    fix="write workload.env as openenv:http://host:port, and workload.env_kwargs.servers as [http://host:port]",
+                )
