@@ -1,5 +1,6 @@
 """From a turn of the policy to an action of an OpenEnv environment, by the JSON schema that its server publishes."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -19,13 +20,18 @@ class NoActionError(ValueError):
 class ActionReader:
     """Reads turns as actions of one schema."""
 
-    def __init__(self, schema: Mapping[str, Any], *, field: str, fixed: Mapping[str, Any]) -> None:
+    def __init__(
+        self, schema: Mapping[str, Any], *, field: str, fixed: Mapping[str, Any], pattern: str = ""
+    ) -> None:
         """``field``: that a turn is; empty: the one that the schema demands. ``fixed``: in every action.
+
+        ``pattern``: the action in a turn, with at most one group; empty: all of it.
 
         Raises:
             ConfigError: the schema has no such field.
         """
         self._fixed = dict(fixed)
+        self._pattern = re.compile(pattern) if pattern else None
         fields = {name: part for name, part in _parts(schema, "properties").items() if name != _OPTIONAL}
         unknown = next((name for name in (*fixed, *filter(None, [field])) if name not in fields), None)
         if unknown is not None and unknown != AS_JSON:
@@ -47,6 +53,11 @@ class ActionReader:
         Raises:
             NoActionError: the text is none.
         """
+        if self._pattern is not None:
+            found = list(self._pattern.finditer(text))
+            if not found:
+                raise NoActionError("there is no action in it")
+            text = found[-1][self._pattern.groups] or ""
         if self.field == AS_JSON:
             value = _json(text)
             if not isinstance(value, dict):

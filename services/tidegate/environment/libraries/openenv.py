@@ -87,7 +87,10 @@ class OpenEnvTask:
         return OpenEnvEpisode(session, self._reader, self._settings, answer)
 
     def _reader_of(self, server: OpenEnvServer) -> ActionReader:
-        return ActionReader(server.schema(), field=self._settings.action, fixed=self._settings.fixed)
+        settings = self._settings
+        return ActionReader(
+            server.schema(), field=settings.action, fixed=settings.fixed, pattern=settings.pattern
+        )
 
 
 class OpenEnvEpisode:

@@ -1,5 +1,6 @@
 """What a run file says of an OpenEnv server, besides its address."""
 
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -22,6 +23,7 @@ class OpenEnvSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fields as JSON.
     ``action``: the field of the action that a turn is; empty: the only field that the server demands; where it demands
     several, or for ``json``, a turn is the whole action as JSON. ``fixed``: further fields of every action.
+    ``pattern``: the action in a turn: the last match of this regular expression, or the group in it; empty: all of it.
     ``reward``: of an episode: the ``sum`` of the rewards of its steps, or the ``last`` one. An episode whose turns are
     used up has it too.
     ``on_error``: when the server says that the environment failed in a step: ``fail`` the episode, as a verifier that
@@ -41,6 +43,7 @@ class OpenEnvSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     observation: Annotated[tuple[Field, ...], msgspec.Meta(max_length=64)] = ()
     action: Field = ""
     fixed: dict[str, Any] = {}
+    pattern: Annotated[str, msgspec.Meta(max_length=1024)] = ""
     reward: Literal["sum", "last"] = "sum"
     on_error: Literal["fail", "reply"] = "fail"
     deadline_s: Annotated[float, msgspec.Meta(gt=0.0, le=3600.0)] = 10.0
@@ -48,11 +51,22 @@ class OpenEnvSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     token_env: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse another kind of address.
+        """Refuse another kind of address, and a pattern that is none.
 
         Raises:
-            ConfigError: one is none of a server.
+            ConfigError: one of them is.
         """
+        try:
+            num_groups = re.compile(self.pattern).groups
+        except re.error as error:
+            raise ConfigError(
+                f"workload.env_kwargs.pattern {self.pattern!r} is no regular expression", why=str(error)
+            ) from error
+        if num_groups > 1:
+            raise ConfigError(
+                f"workload.env_kwargs.pattern {self.pattern!r} has {num_groups} groups",
+                fix="leave one group, or none; (?:...) is not counted",
+            )
         for url in (self.url, *self.servers):
             if not url.startswith(("http://", "https://")):
                 raise ConfigError(

@@ -10,13 +10,15 @@ from tidegate.environment.libraries.action_texts import ActionReader, NoActionEr
 METADATA = {"metadata": {"type": "object"}}
 
 
-def reader(properties: dict[str, Any], *required: str, field: str = "", **fixed: Any) -> ActionReader:
+def reader(
+    properties: dict[str, Any], *required: str, field: str = "", pattern: str = "", **fixed: Any
+) -> ActionReader:
     schema = {
         "properties": {**METADATA, **properties},
         "required": list(required),
         "$defs": {"Move": {"enum": ["UP", "DOWN"], "type": "string"}},
     }
-    return ActionReader(schema, field=field, fixed=fixed)
+    return ActionReader(schema, field=field, fixed=fixed, pattern=pattern)
 
 
 @pytest.mark.parametrize(
@@ -75,3 +77,14 @@ def test_a_run_file_may_choose_the_field_and_fix_the_others() -> None:
 def test_a_field_that_the_schema_does_not_have_is_refused_with_those_it_has(settings: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"no field 'kode'.*has code"):
         reader({"code": {"type": "string"}}, "code", **settings)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "value"),
+    [("UP|DOWN", "Not UP, so DOWN.", "DOWN"), (r"move (\w+)", "I move up then stop", "UP")],
+)
+def test_the_action_is_the_last_match_of_a_pattern_or_its_group(pattern: str, text: str, value: str) -> None:
+    moves = reader({"move": {"$ref": "#/$defs/Move"}}, "move", pattern=pattern)
+    assert moves.read(text) == {"move": value}
+    with pytest.raises(NoActionError, match="no action in it"):
+        moves.read("nothing")

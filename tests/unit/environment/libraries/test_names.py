@@ -35,6 +35,9 @@ def refusal(env: str, *, actor: dict[str, Any] | None = None, score_s: float = 3
         ({"turns_max": 4, "score_s": 10.0}, "set environment.score_deadline_s to 20"),
         ({"turns_max": 4, "env_kwargs": {"sedes": 9}}, "unknown field `sedes`"),
         ({"turns_max": 4, "env_kwargs": {"seeds": 9}}, ">= 10"),
+        ({"turns_max": 4, "env_kwargs": {"pattern": "(a"}}, "is no regular expression"),
+        ({"turns_max": 4, "env_kwargs": {"pattern": "(a)(b)"}}, "has 2 groups"),
+        ({"turns_max": 4, "env_kwargs": {"servers": ["host:80"]}}, "no address of an OpenEnv server"),
         ({"turns_max": 4, "actor": {"gateway": {"port": 1}}}, "remove actor.gateway"),
     ],
 )
