@@ -51,7 +51,7 @@ def library_task_of(workload: WorkloadConfig, *, folder: str) -> OwnReference | 
         module, name = "tidegate.environment.libraries.openenv", "OpenEnvTask"
     elif is_verifiers(workload.env):
         settings = named_environment(workload.env, workload.env_kwargs)
-        _need("verifiers", f"workload.env {workload.env}", extra="verifiers")
+        _need("verifiers", workload.env, extra="verifiers")
         _need_environment(settings, folder=folder)
         module, name = "tidegate.environment.libraries.verifiers_task", "VerifiersTask"
     else:
