@@ -192,10 +192,14 @@ class Admission:
             disk_problem(self.context.data_dir),
             self._batch_refusals.sentence(now_s=now_s),
             self.verifier_problem(),
-            self._curriculum.sentence(self._seen.totals("task_queue")),
+            self.curriculum_problem(),
             self._loop_stalls.sentence(),
         )
         return [*filter(None, known), *self._problems.sentences(self._seen.totals("actor"), now_s=now_s)]
+
+    def curriculum_problem(self) -> str:
+        """How often a curriculum of one's own failed, and why; empty without one."""
+        return self._curriculum.sentence(self._seen.totals("task_queue"))
 
     def verifier_problem(self) -> str:
         """How many verdicts of verifiers failed, and why; empty without one."""
@@ -313,6 +317,7 @@ class Admission:
         problems = self.problems()
         stats.label(statistics.ACTOR_PROBLEMS, "; ".join(problems[:2]))
         stats.label(statistics.VERIFIER_PROBLEM, self.verifier_problem())
+        stats.label(statistics.CURRICULUM_PROBLEM, self.curriculum_problem())
         await self._slos.tick(
             self._seen, diagnosis, paused=limits.paused, declared_pause=bool(declared), now_s=self._now_s()
         )

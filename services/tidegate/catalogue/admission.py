@@ -104,6 +104,9 @@ SAMPLES_LOST = Counter(
 VERIFIER_PROBLEM = Text(
     "verifier_problem", "Share of verdicts that failed, with the most frequent reason.", exported=False
 )
+CURRICULUM_PROBLEM = Text(
+    "curriculum_problem", "How often the curriculum failed, with the newest reason.", exported=False
+)
 ACTOR_PROBLEMS = Text(
     "actor_problems",
     "Refused batches, failed verifiers, faults of environments by kind, and the newest of them with its actor.",

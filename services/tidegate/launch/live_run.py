@@ -86,6 +86,11 @@ def verifier_problem_of(board: Board) -> str:
     return board.label("admission", admission_stats.VERIFIER_PROBLEM)
 
 
+def curriculum_problem_of(board: Board) -> str:
+    """How often the curriculum failed, and why, from admission; empty without one."""
+    return board.label("admission", admission_stats.CURRICULUM_PROBLEM)
+
+
 def headline_of(target: RunTarget, plan: RunPlan) -> str:
     """The statistic of the chart: the first of the target, or the score of the workload."""
     if target.conditions:

@@ -22,6 +22,7 @@ from tidegate.launch.live_run import (
     TRAINING,
     LiveRun,
     Screen,
+    curriculum_problem_of,
     headline_of,
     is_warming_up,
     phase_of,
@@ -60,7 +61,7 @@ class RunOutcome(msgspec.Struct, frozen=True):
 
     ``first`` and ``last`` are read at the first gradient and when training ended. ``values`` are the statistics at
     the end, ``notes`` the failed steps of the drain. ``verifier_problem``: how many verdicts failed, and why; empty
-    without any.
+    without any; ``curriculum_problem``: of a curriculum of one's own, likewise.
     """
 
     ended_by: EndedBy
@@ -77,6 +78,7 @@ class RunOutcome(msgspec.Struct, frozen=True):
     cpu_s: float
     notes: list[str]
     verifier_problem: str = ""
+    curriculum_problem: str = ""
 
 
 class RunSession(msgspec.Struct, frozen=True):
@@ -131,6 +133,7 @@ async def run_session(session: RunSession, screen: Screen, preflight: Preflight 
         cpu_s=platform.cpu_s(),
         notes=notes,
         verifier_problem=verifier_problem_of(board),
+        curriculum_problem=curriculum_problem_of(board),
     )
 
 

@@ -211,3 +211,17 @@ def test_damaged_summary_is_an_error_with_a_sentence(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CorruptionError, match=r"summary\.json cannot be read.*tidegate audit"):
         read_summary(tmp_path)
+
+
+def test_failed_curriculum_is_named_in_the_summary_and_nothing_without_one(tmp_path: Path) -> None:
+    write_accounting(tmp_path)
+    summary = summary_of(tmp_path)
+    assert "the curriculum failed" not in drawn(summary)
+    failed = msgspec.structs.replace(summary, curriculum_problem="the curriculum failed 3 times")
+    assert "the curriculum failed 3 times" in drawn(failed)
+
+
+def drawn(summary: Summary) -> str:
+    console = Console(width=120, record=True, file=io.StringIO())
+    console.print(render_summary(summary))
+    return console.export_text()

@@ -48,6 +48,7 @@ class Summary(msgspec.Struct, frozen=True):
     ``env_steps`` are trained ones, ``generated_steps`` those that actors generated since ``up`` began;
     ``cpu_s`` is of the whole process tree, ``first_gradient_cpu_s`` its part until the first gradient.
     ``verifier_problem``: how many verdicts of verifiers failed, and the most frequent reason; empty without any.
+    ``curriculum_problem``: how often a curriculum of one's own failed, and the newest reason; empty without any.
     ``usage``: of this start and those before it; ``receipt``: of the whole run, None where the ledger cannot be read.
     ``values`` are all statistics at the end.
     """
@@ -86,6 +87,7 @@ class Summary(msgspec.Struct, frozen=True):
     receipt: Receipt | None
     values: dict[str, float]
     best: BestVersion | None = None
+    curriculum_problem: str = ""
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -150,6 +152,7 @@ def summarise(
         report=str(report),
         notes=notes,
         verifier_problem=outcome.verifier_problem,
+        curriculum_problem=outcome.curriculum_problem,
         usage=usage,
         receipt=receipt,
         values=values,
@@ -243,6 +246,8 @@ def _rows(summary: Summary) -> list[tuple[str, str]]:
         rows.append(("problem", summary.problem))
     if summary.verifier_problem:
         rows.append(("verifiers", summary.verifier_problem))
+    if summary.curriculum_problem:
+        rows.append(("curriculum", summary.curriculum_problem))
     if summary.mean_return is not None:
         rows.append(("mean return", number(summary.mean_return)))
     if summary.evaluation_return is not None:
