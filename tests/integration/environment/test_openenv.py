@@ -116,6 +116,7 @@ async def test_a_server_without_room_or_away_is_asked_again_later(
     server.room, server.is_away = 8, True
     with pytest.raises(UnavailableError, match="No OpenEnv server answers"):
         await episodes.begin(problem(5), seed=0)
+    assert len(FAILURES) == 1, "one outage is one failure, however often it is asked"
     server.is_away = False
     assert (await episodes.begin(problem(5), seed=0)).opening == "5 left"
 

@@ -67,6 +67,8 @@ class OwnEpisodes:
         self._places = [_Place() for _ in range(settings.num_processes)]
         self._numbers = itertools.count()
         self.is_deterministic = True
+        # What the code needs is away, as its last answer said.
+        self._is_away = False
 
     @property
     def env_id(self) -> str:
@@ -169,12 +171,17 @@ class OwnEpisodes:
     def _checked(self, answer: Answer, episode: OwnEpisode, text: str) -> Replied:
         match answer:
             case Replied():
+                self._is_away = False
                 return answer
             case Failed():
                 failed = VerifierFailed(answer.why, answer.kind, answer.where, answer.traceback)
-                self._report(failed, episode.problem, text)
                 if answer.retryable:
+                    # It is asked again until it is there: told once, and counted as one failure.
+                    if not self._is_away:
+                        self._report(failed, episode.problem, text)
+                    self._is_away = True
                     raise UnavailableError(f"{self._reference.written}: {failed.why}")
+                self._report(failed, episode.problem, text)
                 raise RecordError(f"{self._reference.written} failed", why=answer.why, fix="correct its code")
             case _:
                 raise RecordError(f"The process of {self._reference.written} answered out of turn")
