@@ -98,7 +98,7 @@ async def test_controller_scales_holds_a_manual_scale_and_yields_to_an_autoscale
     """Kubernetes records the scaler only where a manager owned the number before; a hold must not depend on that."""
     await hands.install(server_side=server_side)
     await hands.kubectl("apply", "--filename", "-", given=training_run())
-    services.actors = {"a-0": {"serving_step": 10.0}}
+    services.actors = {f"{ACTORS}-0": {"serving_step": 10.0}}
     async with admission(make, services, "controller") as context:
 
         async def scaled() -> bool:
@@ -153,7 +153,7 @@ async def test_training_run_is_observed_applied_and_reported(
     make: Callable[[], ServiceContext], services: Services, hands: Hands
 ) -> None:
     await hands.install(server_side=True)
-    services.actors = {"a-0": {"serving_step": 10.0}}
+    services.actors = {f"{ACTORS}-0": {"serving_step": 10.0}}
     await hands.kubectl("apply", "--filename", "-", given=training_run(suspend=True))
     async with admission(make, services, "observe") as context:
         client = AdmissionClient(channel_of_test(context, "admission"))
@@ -220,7 +220,7 @@ async def test_admission_continues_without_its_role_and_uses_it_once_restored(
     make: Callable[[], ServiceContext], services: Services, hands: Hands
 ) -> None:
     await hands.install(server_side=True)
-    services.actors = {"a-0": {"serving_step": 10.0}}
+    services.actors = {f"{ACTORS}-0": {"serving_step": 10.0}}
     await hands.kubectl("delete", "role", ACCOUNT)
     async with admission(make, services, "controller") as context:
         await until(lambda: "renew the Lease" in troubles(context))
