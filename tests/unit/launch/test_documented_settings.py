@@ -20,7 +20,11 @@ PAGES = [
     if page.name not in OTHER_NAMES
 ]
 BLOCK = re.compile(r"^```yaml\n(.*?)^```", re.DOTALL | re.MULTILINE)
-SECTIONS = "workload|policy|staleness|response|long_tail|admission|task_queue|actor|environment|trajectory_store|learner"
+# One word a section: those that are mappings of settings in a run file.
+SECTION_NAMES = (
+    "workload policy staleness response long_tail admission task_queue actor environment trajectory_store"
+)
+SECTIONS = "|".join((*SECTION_NAMES.split(), "learner"))
 SETTING = re.compile(rf"`((?:{SECTIONS})(?:\.[a-z_0-9]+)+)`")
 # A mapping whose keys are a user's.
 OPEN = "environment.verifiers."
