@@ -388,15 +388,18 @@ class ReplayBuffer:
 
     def reserve(self, ids: NDArray[np.int64]) -> None:
         """A learner holds these units."""
-        self.offers.reserve(self._resident(ids))
+        if self._layout is not None:  # else no page is left of those that the ledger knows
+            self.offers.reserve(self._resident(ids))
 
     def unreserve(self, ids: NDArray[np.int64]) -> None:
         """A learner does not hold these units any more."""
-        self.offers.unreserve(self._resident(ids))
+        if self._layout is not None:  # else no page is left of those that the ledger knows
+            self.offers.unreserve(self._resident(ids))
 
     def use(self, ids: NDArray[np.int64]) -> None:
         """A gradient step used these units."""
-        self.offers.use(self._resident(ids))
+        if self._layout is not None:  # else no page is left of those that the ledger knows
+            self.offers.use(self._resident(ids))
 
     def set_uses(self, uses_of_seq: Mapping[int, NDArray[np.uint32]]) -> None:
         """Every resident unit's uses, counted from the ledger; pages that are not named have none."""
@@ -416,8 +419,6 @@ class ReplayBuffer:
         return PriorityReport(num_set, num_refused, len(leaves) - num_set)
 
     def _resident(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        if self._layout is None:
-            return np.zeros(0, np.int64)
         leaves = self.leaves_of(ids)
         return leaves[leaves != NOWHERE]
 

@@ -300,6 +300,19 @@ def test_damaged_layout_is_refused_and_the_store_continues_without_the_folder(tm
     again.close()
 
 
+def test_store_whose_pages_are_gone_starts_while_a_learner_holds_units_of_them(tmp_path: Path) -> None:
+    store = started_replay(tmp_path)
+    insert(store, 0)
+    assert sampled(store, at(0)).rows
+    store.close()
+    shutil.rmtree(tmp_path / "replay")
+    again = open_replay(tmp_path)
+    assert state_of(again, "t-0.0") == ("leased", ""), "until its learner opens a lineage"
+    insert(again, 1)
+    assert state_of(again, "t-1.0") == ("available", "")
+    again.close()
+
+
 def test_redelivered_segment_is_a_duplicate(tmp_path: Path) -> None:
     store = started_replay(tmp_path)
     insert(store, 0)
