@@ -260,6 +260,8 @@ class ObjectPlace:
             )
         if kind in ("InvalidPathError", "NotSupportedError", "UnknownConfigurationKeyError"):
             return ConfigError(said, why=why)
+        if "404 Not Found" in why:  # a listing of a bucket that is not there
+            return NotFoundError(f"{self.url} could not {what}", why="there is no such bucket")
         return UnavailableError(said, why=why)
 
 
