@@ -13,14 +13,8 @@ from tidegate.core.spaces import EnvironmentDescription, observation_leaves, rec
 from tidegate.models.array_functions import ArrayModule
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.feature_layers import FeatureLayers
-from tidegate.models.layers import (
-    POLICY_GAIN,
-    SHARED_OUTPUTS,
-    VALUE_GAIN,
-    check_tensors,
-    orthogonal,
-    with_shared_outputs,
-)
+from tidegate.models.heads import head_shapes, with_heads
+from tidegate.models.layers import check_tensors, with_shared_outputs
 from tidegate.models.policy_port import PairRunner, PolicyRunner
 from tidegate.models.scaled_inputs import FIXED
 
@@ -44,24 +38,12 @@ class LayeredPolicy:
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
         """See ``SegmentPolicy``; weights are (inputs, outputs)."""
         shapes = self._layers.shapes()
-        num_shared = self.actions.num_shared_outputs
-        for head, num_outputs in (("policy", self.actions.num_outputs - num_shared), ("value", 1)):
-            shapes[f"{head}.weight"] = (self._layers.num_features, num_outputs)
-            shapes[f"{head}.bias"] = (num_outputs,)
-        if num_shared:
-            shapes[SHARED_OUTPUTS] = (num_shared,)
-        return shapes
+        return shapes | head_shapes(self._layers.num_features, self.actions)
 
     def init_params(self, rng: np.random.Generator) -> dict[str, Array]:
         """Fresh parameters: those of the layers, heads of orthogonal weights, biases and shared outputs zero."""
-        shapes = self.parameter_shapes()
         params = self._layers.init_params(rng)
-        for head, gain in (("policy", POLICY_GAIN), ("value", VALUE_GAIN)):
-            num_before, num_after = shapes[f"{head}.weight"]
-            params[f"{head}.weight"] = orthogonal((num_before, num_after), rng, gain=gain)
-        zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items() if name not in params}
-        params |= zeros
-        return {name: params[name] for name in shapes}
+        return with_heads(params, self.parameter_shapes(), rng)
 
     def check_params(self, params: Mapping[str, Array]) -> None:
         """See ``SegmentPolicy``."""

@@ -16,14 +16,8 @@ from tidegate.core.spaces import EnvironmentDescription, observation_leaves
 from tidegate.models.array_functions import ArrayModule
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.feature_layers import FeatureLayers
-from tidegate.models.layers import (
-    POLICY_GAIN,
-    SHARED_OUTPUTS,
-    VALUE_GAIN,
-    check_tensors,
-    orthogonal,
-    with_shared_outputs,
-)
+from tidegate.models.heads import head_shapes, with_heads
+from tidegate.models.layers import check_tensors, with_shared_outputs
 from tidegate.models.memory_cells import STATE_PARTS, Cell, cell_shapes, cell_step, init_cell, unrolled
 from tidegate.models.policy_port import PairStepper, PolicyRunner, VersionRunner
 from tidegate.models.scaled_inputs import FIXED
@@ -59,26 +53,14 @@ class RecurrentPolicy:
         """See ``SegmentPolicy``; weights are (inputs, outputs)."""
         shapes = self._layers.shapes()
         shapes |= cell_shapes(self._cell, num_features=self._layers.num_features, num_units=self._num_units)
-        num_shared = self.actions.num_shared_outputs
-        for head, num_outputs in (("policy", self.actions.num_outputs - num_shared), ("value", 1)):
-            shapes[f"{head}.weight"] = (self._num_units, num_outputs)
-            shapes[f"{head}.bias"] = (num_outputs,)
-        if num_shared:
-            shapes[SHARED_OUTPUTS] = (num_shared,)
-        return shapes
+        return shapes | head_shapes(self._num_units, self.actions)
 
     def init_params(self, rng: np.random.Generator) -> dict[str, Array]:
         """Fresh parameters: orthogonal weights, zero biases and shared outputs."""
-        shapes = self.parameter_shapes()
         num_features = self._layers.num_features
         params = init_cell(self._cell, num_features=num_features, num_units=self._num_units, rng=rng)
         params |= self._layers.init_params(rng)
-        for head, gain in (("policy", POLICY_GAIN), ("value", VALUE_GAIN)):
-            num_before, num_after = shapes[f"{head}.weight"]
-            params[f"{head}.weight"] = orthogonal((num_before, num_after), rng, gain=gain)
-        zeros = {name: np.zeros(shape, np.float32) for name, shape in shapes.items() if name not in params}
-        params |= zeros
-        return {name: params[name] for name in shapes}
+        return with_heads(params, self.parameter_shapes(), rng)
 
     def check_params(self, params: Mapping[str, Array]) -> None:
         """See ``SegmentPolicy``."""
