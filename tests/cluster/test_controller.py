@@ -28,7 +28,7 @@ def steered(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespa
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
     release.helm(
         "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(path),
-        "--set", f"images.tag={TAG}", "--wait", "--timeout", "10m",
+        "--set", f"images.tag={TAG}", "--set", "admission.kubernetes.rankActors=true", "--wait", "--timeout", "10m",
     )  # fmt: skip
     return release
 
