@@ -34,7 +34,7 @@ MIXED = DictSpace({"camera": STACK, "speed": SPEED})
 def network(space: Space = STACK, *, kind: str = "cnn", **settings: Any) -> SegmentPolicy:
     description = EnvironmentDescription("Made-v0", space, DiscreteSpace(4))
     chosen: dict[str, Any] = {"features": 32, "hidden": (16,), **settings}
-    return build_policy(description, PolicyConfig(kind=kind, **chosen))  # pyright: ignore[reportArgumentType]
+    return build_policy(description, PolicyConfig(kind=kind, **chosen))
 
 
 def trainer(
