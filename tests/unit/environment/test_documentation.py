@@ -52,7 +52,10 @@ def test_example_of_a_task_is_one(text: str) -> None:
 
 
 def test_example_of_a_section_is_one(text: str) -> None:
-    [section] = re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    config = msgspec.convert(yaml.safe_load(section)["environment"], EnvironmentConfig)
+    blocks = [
+        yaml.safe_load(each) for each in re.findall(r"^```yaml\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    ]
+    [section] = [block["environment"] for block in blocks if "environment" in block]
+    config = msgspec.convert(section, EnvironmentConfig)
     assert config.weights() == {"task": 1.0, "taste": 0.3, "safe": 0.0}
     assert config.on_error == "partial"
