@@ -31,7 +31,9 @@ ROLLBACKS: dict[Fault, int] = {
 }
 
 
-@pytest.mark.parametrize("max_lag", [0, 1, 4])
+@pytest.mark.parametrize(
+    "max_lag", [1, pytest.param(0, marks=pytest.mark.extended), pytest.param(4, marks=pytest.mark.extended)]
+)
 @pytest.mark.parametrize("pair", seeds(1, more=3))
 def test_invariants_hold_while_operators_roll_the_learner_back(
     pair: int, max_lag: int, monkeypatch: pytest.MonkeyPatch

@@ -169,7 +169,9 @@ def test_hanging_callback_is_gone_after_its_deadline_and_the_others_were_told(
     run.mkdir()
     held = lock(run)
     write_text_run(run, updates=3)
-    hanging = "class Notify:\n    def on_update(self, update):\n        while True: pass\n"
+    hanging = (
+        "import time\nclass Notify:\n    def on_update(self, update):\n        while True: time.sleep(60)\n"
+    )
     companions = [
         companion(run, reference_to(tmp_path / "hanging", hanging), name="callback-0-Notify"),
         companion(run, reference_to(tmp_path / "own", NOTIFY), name="callback-1-Notify"),
