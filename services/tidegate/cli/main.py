@@ -3,6 +3,7 @@
 import sys
 
 from tidegate.runtime.grpc_forks import leave_grpc_out_of_forks
+from tidegate.runtime.process_end import end_process
 
 
 def main() -> None:
@@ -15,7 +16,6 @@ def main() -> None:
 
         # Before the modules that import those libraries.
         load_lean_libraries()
-        from tidegate.launch.serve import end_process
         from tidegate.launch.serve import main as serve
 
         end_process(serve(arguments[1:]))
@@ -26,7 +26,10 @@ def main() -> None:
         prepare()
     from tidegate.cli.app import run
 
-    sys.exit(run(arguments))
+    exit_code = run(arguments)
+    if "obstore" in sys.modules:
+        end_process(exit_code)
+    sys.exit(exit_code)
 
 
 if __name__ == "__main__":

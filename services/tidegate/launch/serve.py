@@ -6,14 +6,12 @@ named after the pod where a service has several instances.
 """
 
 import argparse
-import contextlib
 import gc
 import os
 import sys
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 
@@ -78,17 +76,6 @@ def argument_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--index", type=int, default=0, metavar="N", help="index of the instance, from 0")
     return parser
-
-
-def end_process(exit_code: int) -> NoReturn:
-    """End a service's process without taking the interpreter apart, which takes half a second where torch is loaded.
-
-    The lifecycle has closed everything by then, and a service survives an end without it by design (I4).
-    """
-    for output in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # on a full disk
-            output.flush()
-    os._exit(exit_code)
 
 
 def serve(service: str, *, run_dir: Path, index: int) -> int:

@@ -21,6 +21,7 @@ from tidegate.runtime.object_storage.place import (
 )
 from tidegate.runtime.object_storage.urls import parent_of_object, scheme_of
 from tidegate.runtime.parent_death import dies_with_this_process
+from tidegate.runtime.process_end import end_process
 
 
 @contextmanager
@@ -43,7 +44,8 @@ def fetched(url: str, *, beside: Path, setting: str) -> Generator[Path]:
             preexec_fn=dies_with_this_process(),
         )
         if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["its process was killed"])[-1]
+            ended = f"its process ended with {done.returncode} and said nothing"
+            said = (done.stderr.strip().splitlines() or [ended])[-1]
             raise ConfigError(
                 f"{setting}: {url} cannot be fetched", why=said, fix="see docs/backups.md for credentials"
             )
@@ -92,4 +94,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())
