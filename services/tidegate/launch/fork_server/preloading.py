@@ -18,6 +18,7 @@ from tidegate.launch.fork_server.kinds import PRELOADED, title_of
 from tidegate.launch.inherited_environment import inherited
 from tidegate.runtime.lean_imports import load_lean_libraries
 from tidegate.runtime.parent_death import adopt_orphans, guard
+from tidegate.runtime.process_end import end_process
 from tidegate.runtime.threads import num_threads
 
 # Many processes with little work each: a second thread in one only takes the core of another.
@@ -101,7 +102,7 @@ def serve_forks(name: str, control: socket.socket, *, supervisor_pid: int) -> No
     except BaseException:  # the supervisor's code must not see it: its cleanup ends processes by their ids
         traceback.print_exc()
         exit_code = exit_codes.FAILED
-    serve.end_process(exit_code)
+    end_process(exit_code)
 
 
 def _fork_server(name: str, pass_env: tuple[str, ...]) -> None:
