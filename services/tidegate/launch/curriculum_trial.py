@@ -10,7 +10,7 @@ from tidegate.launch.inherited_environment import inherited
 from tidegate.launch.own_code import CURRICULUM, own_code_of
 from tidegate.launch.own_code_loading import asked
 from tidegate.launch.run_plan import RunPlan
-from tidegate.runtime.own_code.process import PLATFORM_VARIABLES
+from tidegate.runtime.own_code.process import without_platform
 from tidegate.task_queue.dataset import TRAIN_FILE, open_dataset
 from tidegate.task_queue.own_curriculum.trial import TrialQuestion
 
@@ -40,7 +40,7 @@ def try_curriculum(plan: RunPlan, folder: Path) -> None:
     config = plan.services["task_queue"]
     deadline_s = config.curriculum_start_deadline_s + 2 * config.curriculum_deadline_s
     environ = inherited(os.environ, plan.file.pass_env)
-    own = {name: value for name, value in environ.items() if not name.startswith(PLATFORM_VARIABLES)}
+    own = without_platform(environ)
     asked(
         TRIAL,
         TrialQuestion(reference, bins, plan.file.seed),

@@ -10,7 +10,7 @@ from tidegate.launch.inherited_environment import inherited
 from tidegate.launch.own_code import CALLBACK, own_code_of
 from tidegate.launch.run_plan import RunPlan
 from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, ask
-from tidegate.runtime.own_code.process import PLATFORM_VARIABLES
+from tidegate.runtime.own_code.process import without_platform
 
 TRY_OBJECTIVE = "tidegate.learner.optim.try_objective"
 # It imports torch.
@@ -61,7 +61,7 @@ def load_callbacks(plan: RunPlan) -> None:
         ConfigError: one cannot be loaded, or is no callback.
     """
     environ = inherited(os.environ, plan.file.pass_env)
-    own = {name: value for name, value in environ.items() if not name.startswith(PLATFORM_VARIABLES)}
+    own = without_platform(environ)
     for setting, reference in own_code_of(plan).items():
         if setting.startswith(CALLBACK):
             asked(

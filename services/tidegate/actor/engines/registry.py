@@ -118,10 +118,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
 # What an engine has to have, by its port: ``engines.port.Engine``, ``engines.token_port.TokenEngine``.
 METHODS = {
     "batch": ("check_policy", "check_task", "generate", "complete", "close"),
-    "tokens": (
-        *("tokenizer", "context_length", "check_policy", "check_task"),
-        *("run", "generate", "close"),
-    ),
+    "tokens": ("tokenizer", "context_length", "check_policy", "check_task", "run", "generate", "close"),
 }
 
 

@@ -73,7 +73,7 @@ class AgentRunner:
         self._operator_key = os.environ.get(OPERATOR_KEY_VARIABLE, "")
         self._workers: AgentWorkers | None = None
         if config.workers:
-            # Its own workers need a key, which nobody else needs to know.
+            # Its own workers need a key; no other process gets this one.
             self._operator_key = self._operator_key or secrets.token_urlsafe(32)
             given = {"TIDEGATE_WORKLOAD": _json(_workload_of(context.settings))}
             self._workers = AgentWorkers(config, context.clock, context.stats, context.log, given=given)

@@ -34,7 +34,7 @@ class EpisodeVerdict(msgspec.Struct, frozen=True):
 
 
 class VerifiersQuestion(msgspec.Struct, frozen=True):
-    """The episode to play: its row, by the problem's id, and what stands for each turn of the policy."""
+    """The episode to play. ``prompt_id``: of its problem. ``stub``: the text used as each turn of the policy."""
 
     settings: VerifiersSettings
     prompt_id: str

@@ -9,7 +9,7 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, ask
-from tidegate.runtime.own_code.process import PLATFORM_VARIABLES
+from tidegate.runtime.own_code.process import without_platform
 from tidegate.runtime.own_code.references import OwnReference
 
 CHILD = "tidegate.environment.own_code.rows_child"
@@ -44,7 +44,7 @@ def write_rows(question: RowsQuestion, *, environ: Mapping[str, str], deadline_s
         ConfigError: the code cannot be loaded, fails, or has no usable prompts; or it took longer than ``deadline_s``.
     """
     written = question.reference.written
-    own = {name: value for name, value in environ.items() if not name.startswith(PLATFORM_VARIABLES)}
+    own = without_platform(environ)
     try:
         return ask(CHILD, question, RowsWritten, deadline_s=deadline_s, environ=own)
     except ChildTimeoutError as error:

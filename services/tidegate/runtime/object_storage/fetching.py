@@ -1,17 +1,18 @@
-"""Files of object storage on this machine: ``python -m tidegate.runtime.object_storage.fetching URL FOLDER``.
+"""Files of object storage on this machine: ``python -m tidegate.runtime.object_storage.fetching``.
 
 A process of its own, because the library has threads, and the process that asks forks others.
 """
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
-from tidegate.core.errors import ConfigError, TidegateError
+import msgspec
+
+from tidegate.core.errors import ConfigError, UnavailableError
+from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, answer_question, ask
 from tidegate.runtime.object_storage.place import (
     OBJECT_BYTES_MAX,
     ObjectPlace,
@@ -20,8 +21,17 @@ from tidegate.runtime.object_storage.place import (
     require_library,
 )
 from tidegate.runtime.object_storage.urls import parent_of_object, scheme_of
-from tidegate.runtime.parent_death import dies_with_this_process
-from tidegate.runtime.process_end import end_process
+
+CHILD = "tidegate.runtime.object_storage.fetching"
+# Of a whole dataset. Each call of the store has its own deadline, so this ends a fetch that is slow for other reasons.
+DEADLINE_S = 24 * 3600.0
+
+
+class FetchQuestion(msgspec.Struct, frozen=True):
+    """What to write, and where."""
+
+    url: str
+    folder: str
 
 
 @contextmanager
@@ -35,21 +45,19 @@ def fetched(url: str, *, beside: Path, setting: str) -> Generator[Path]:
     scheme_of(url, setting=setting)
     require_library()
     with TemporaryDirectory(prefix=".fetched-", dir=beside) as folder:
-        done = subprocess.run(
-            [sys.executable, "-m", "tidegate.runtime.object_storage.fetching", url, folder],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            preexec_fn=dies_with_this_process(),
-        )
-        if done.returncode:
-            ended = f"its process ended with {done.returncode} and said nothing"
-            said = (done.stderr.strip().splitlines() or [ended])[-1]
+        try:
+            name = ask(CHILD, FetchQuestion(url, folder), str, deadline_s=DEADLINE_S)
+        except (ConfigError, ChildTimeoutError, ChildEndedError) as error:
             raise ConfigError(
-                f"{setting}: {url} cannot be fetched", why=said, fix="see docs/backups.md for credentials"
-            )
-        yield Path(folder) / done.stdout.strip()
+                f"{setting}: {url} cannot be fetched",
+                why=_why(error),
+                fix="see docs/backups.md for credentials",
+            ) from error
+        yield Path(folder) / name
+
+
+def _why(error: Exception) -> str:
+    return str(error) or f"it took more than {DEADLINE_S / 3600:g} hours"
 
 
 async def fetch(url: str, folder: Path) -> str:
@@ -83,15 +91,17 @@ def _is_inside(name: str) -> bool:
     return ".." not in PurePosixPath(name).parts
 
 
-def main() -> int:
-    """Fetch what the command line names."""
+def fetched_name(question: FetchQuestion) -> str:
+    """Answer: the path in the folder.
+
+    Raises:
+        TidegateError: there is nothing, the store refused or did not answer in time, or the disk failed.
+    """
     try:
-        sys.stdout.write(asyncio.run(fetch(sys.argv[1], Path(sys.argv[2]))))
-    except (TidegateError, OSError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
-    return 0
+        return asyncio.run(fetch(question.url, Path(question.folder)))
+    except OSError as error:
+        raise UnavailableError(str(error)) from error
 
 
 if __name__ == "__main__":
-    end_process(main())
+    answer_question(FetchQuestion, fetched_name)

@@ -34,6 +34,11 @@ PLATFORM_VARIABLES = "TIDEGATE_"
 _FRAME = re.compile(r'File "([^"]+)", line ([0-9]+) in (\S+)')
 
 
+def without_platform(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process of own code: without credentials and addresses of the platform."""
+    return {name: value for name, value in environ.items() if not name.startswith(PLATFORM_VARIABLES)}
+
+
 class EndedError(UnavailableError):
     """The process ended before it answered. ``number``: of the signal that ended it; 0 for an exit."""
 
@@ -135,7 +140,7 @@ class ChildProcess(Generic[AnswerT]):
             stdout=PIPE,
             stderr=PIPE,
             start_new_session=True,
-            env={name: value for name, value in environ.items() if not name.startswith(PLATFORM_VARIABLES)},
+            env=without_platform(environ),
         )
         return cls(transport, pipes, answers, file=reference.source)
 
