@@ -8,6 +8,7 @@ reason everybody sees. All of them end with the actor.
 import asyncio
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 
 import structlog
 
@@ -16,14 +17,15 @@ from tidegate.actor.gateway.programs import arguments_of, environment_of, run_pr
 from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import UnavailableError
 from tidegate.runtime.clock import Clock
+from tidegate.runtime.retrying import Backoff
 from tidegate.runtime.stats_board import StatsBoard
 
 # Of this package: plays environments of `verifiers`, for a run file that names one and no program.
 LIBRARY_WORKER = ("python", "-m", "tidegate.environment.libraries.verifiers_worker")
-PAUSE_START_S, PAUSE_MAX_S = 1.0, 60.0
+BACKOFF = Backoff(start_s=1.0, max_s=60.0)
 # One that lived this long did not fail at its start.
 LIVED_S = 60.0
-# So many ends in a row at the start, after pauses of 1, 2, 4 and 8 seconds, are no accident.
+# So many ends in a row at the start, after pauses of up to 1, 2, 4 and 8 seconds, are no accident.
 EARLY_ENDS_MAX = 5
 
 
@@ -68,7 +70,7 @@ class AgentWorkers:
             raise failed.exceptions[0] from failed
 
     async def _keep(self, number: int, environment: Mapping[str, str], stopping: asyncio.Event) -> None:
-        pause_s, num_early = PAUSE_START_S, 0
+        pauses_s, num_early = BACKOFF.pauses_s(), 0
         arguments = arguments_of(self._config.command or LIBRARY_WORKER, prompt="")
         while not stopping.is_set():
             began_s = self._clock.monotonic_s()
@@ -89,16 +91,15 @@ class AgentWorkers:
             self._stats.add(gateway_stats.PROGRAMS_FAILED)
             num_early += 1
             if self._clock.monotonic_s() - began_s > LIVED_S:
-                pause_s, num_early = PAUSE_START_S, 0
+                pauses_s, num_early = BACKOFF.pauses_s(), 0
             if num_early == EARLY_ENDS_MAX:
                 raise UnavailableError(
                     "A worker of actor.gateway ends whenever it is started",
                     why=end,
                     fix="correct what it says, or actor.gateway.command",
                 )
+            pause_s = next(pauses_s)
             self._log.warning("gateway_worker_ended", worker=number, why=end, again_in_s=pause_s)
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await stopping.wait()
-            except TimeoutError:
-                pause_s = min(PAUSE_MAX_S, 2.0 * pause_s)

@@ -20,12 +20,14 @@ from tidegate.launch.run_folder import find_folder, is_running, read_record
 from tidegate.launch.supervised import await_folder, is_supervised
 from tidegate.runtime.object_storage.place import ObjectPlace, open_place
 from tidegate.runtime.object_storage.urls import below
+from tidegate.runtime.retrying import Backoff
 
 # In the run folder: copies of the databases while they are sent.
 STAGING = ".backup"
 LOOK_PERIOD_S = 1.0
 # Between two tries while the place refuses or does not answer.
-PAUSE_START_S, PAUSE_MAX_S = 5.0, 300.0
+BACKOFF = Backoff(start_s=5.0, max_s=300.0)
+LAST_PAUSE_S = 5.0
 # How long a place that fails is tried again once the run is over.
 LAST_TRIES_S = 60.0
 
@@ -89,7 +91,7 @@ class Backups:
             NoCheckpointError: the run is over without a checkpoint.
             UnavailableError: the last backup could not be made.
         """
-        due_s, pause_s, over_at_s = 0.0, PAUSE_START_S, None
+        due_s, pauses_s, over_at_s = 0.0, BACKOFF.pauses_s(), None
         while True:
             # What is written after this look belongs to the run as well.
             over = once or not (is_running(self._folder) or is_supervised(self._folder))
@@ -100,7 +102,7 @@ class Backups:
                     await self.make()
                     if over:
                         return
-                    due_s, pause_s = now_s + every_s, PAUSE_START_S
+                    due_s, pauses_s = now_s + every_s, BACKOFF.pauses_s()
                 except NoCheckpointError:
                     if over:
                         raise
@@ -116,8 +118,8 @@ class Backups:
                             why=str(error),
                             fix=f"make it with `tidegate backup {self._folder} --to PLACE`; the one before is in force",
                         ) from error
-                    due_s, pause_s = time.monotonic() + pause_s, min(2 * pause_s, PAUSE_MAX_S)
-            await asyncio.sleep(PAUSE_START_S if over else LOOK_PERIOD_S)
+                    due_s = time.monotonic() + next(pauses_s)
+            await asyncio.sleep(LAST_PAUSE_S if over else LOOK_PERIOD_S)
 
     async def make(self) -> WrittenBackup:
         """Make one backup now.

@@ -84,15 +84,10 @@ def _value(schema: Mapping[str, Any], text: str) -> Any:
 
 
 def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[text.strip().casefold()] if _is_boolean(text) else _fail(text)
-
-
-def _is_boolean(text: str) -> bool:
-    return text.strip().casefold() in ("true", "false")
-
-
-def _fail(text: str) -> bool:
-    raise ValueError(text[:80])
+    found = {"true": True, "false": False}.get(text.strip().casefold())
+    if found is None:
+        raise ValueError(text[:80])
+    return found
 
 
 def _json(text: str) -> Any:

@@ -17,6 +17,7 @@ from tidegate.actor.gateway import workers
 from tidegate.actor.gateway.runner import AgentRunner
 from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import UnavailableError
+from tidegate.runtime.retrying import Backoff
 from tidegate.runtime.stats_board import StatsBoard
 
 pytestmark = pytest.mark.integration
@@ -87,6 +88,6 @@ async def test_a_worker_that_ends_whenever_it_is_started_ends_the_actor_with_its
     command = (sys.executable, "-c", "import sys; sys.exit('no such environment')")
     config = with_config(command=command, workers=1)
     async with agents(ScriptedEngine(str), config, tmp_path) as runner:
-        monkeypatch.setattr(workers, "PAUSE_START_S", 0.01)
+        monkeypatch.setattr(workers, "BACKOFF", Backoff(start_s=0.01, max_s=60.0))
         with pytest.raises(UnavailableError, match=r"whenever it is started.*no such environment"):
             await asyncio.wait_for(runner.keep_workers(), timeout=120.0)
