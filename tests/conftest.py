@@ -53,8 +53,8 @@ WORKERS_MAX = 8
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Workers for ``-n auto``: one more than there are cores, as the tests of processes wait a third of the time."""
-    return min(WORKERS_MAX, (os.cpu_count() or 1) + 1)
+    """Workers for ``-n auto``: two more than there are cores, as the tests of processes wait a third of the time."""
+    return min(WORKERS_MAX, (os.cpu_count() or 1) + 2)
 
 
 def pytest_collection_finish() -> None:
