@@ -13,8 +13,9 @@ from tidegate.cli.up.history import read_steps
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.audit import Audit
 from tidegate.launch.local_files import require_local
+from tidegate.launch.named_version import NEWEST
 from tidegate.launch.run_folder import find_folder, is_running, read_record
-from tidegate.launch.stored_policy import NEWEST, stored_version
+from tidegate.launch.stored_policy import stored_version
 from tidegate.trajectory_store import reading
 from tidegate.trajectory_store.exporting import ended
 

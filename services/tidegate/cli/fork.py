@@ -7,17 +7,14 @@ import typer
 
 from tidegate.cli.up.command import TRAIN
 from tidegate.core.distributions import parse_duration
-from tidegate.core.errors import ConfigError
-from tidegate.core.ids import PolicyVersion, parse_version
 from tidegate.launch import run_folder as folders
 from tidegate.launch.beginning import begun
 from tidegate.launch.local_files import require_local
+from tidegate.launch.named_version import NEWEST, version_of
 from tidegate.launch.overrides import apply_overrides
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_target import target_of
 from tidegate.runtime.loading import load
-
-NEWEST = "newest"
 
 
 def fork(
@@ -55,7 +52,7 @@ def fork(
     target = target_of(plan, until=until)
     limit_s = parse_duration(for_) if for_ is not None else None
     where = folder or folders.default_folder(plan)
-    version = _version(at)
+    version = version_of(at, option="--at")
     with begun(plan, folder=where) as preflight:
         train, fork_run = load(TRAIN), load("tidegate.launch.forking:fork_run")
         succeeded = train(
@@ -70,12 +67,3 @@ def fork(
             json=json,
         )
     raise typer.Exit(0 if succeeded else 1)
-
-
-def _version(text: str) -> PolicyVersion | None:
-    if text == NEWEST:
-        return None
-    try:
-        return parse_version(text)
-    except ValueError as error:
-        raise ConfigError(f"--at {text} is no version", why=str(error)) from error

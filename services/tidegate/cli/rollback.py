@@ -15,8 +15,9 @@ from rich.console import Console
 from tidegate.cli.pause import asker
 from tidegate.cli.queries import channel_to
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
-from tidegate.core.errors import ConfigError, DeadlineError, UnavailableError
-from tidegate.core.ids import PolicyVersion, parse_version
+from tidegate.core.errors import DeadlineError, UnavailableError
+from tidegate.core.ids import PolicyVersion
+from tidegate.launch.named_version import version_of
 from tidegate.launch.run_folder import find_running, read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.wire.clients.learner import AcceptedRollback, LearnerClient, LearnerReport
@@ -44,7 +45,7 @@ def rollback(
     count, and their checkpoints are deleted. Trajectories that they used are trained again, or dropped as stale.
     `tidegate fork` keeps them, in another run.
     """
-    target = _version(to) if to else None
+    target = version_of(to, option="--to") if to else None
     where = find_running(named_run(run, folder))
     for line in asyncio.run(roll_back(read_record(where), target, reason=reason, by=by or asker())):
         Console().print(line, highlight=False, soft_wrap=True)
@@ -94,10 +95,3 @@ async def _finished(learner: LearnerClient, accepted: AcceptedRollback) -> Polic
         why="the learner is starting, or waits for the trajectory store",
         fix="nothing: it is finished without this command; `tidegate status` shows the version",
     )
-
-
-def _version(text: str) -> PolicyVersion:
-    try:
-        return parse_version(text)
-    except ValueError as error:
-        raise ConfigError(f"--to {text} is no version", why=str(error)) from error

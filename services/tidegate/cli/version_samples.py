@@ -17,8 +17,8 @@ from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.history import read_steps
 from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.launch.named_version import version_of
 from tidegate.launch.run_folder import find_folder
-from tidegate.launch.stored_policy import version_of
 from tidegate.trajectory_store.version_samples import ShownCompletion, samples_of
 
 # Of a prompt or a completion that is shown; the whole is in `tidegate export` and in `--json`.

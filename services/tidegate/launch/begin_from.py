@@ -8,8 +8,9 @@ import os
 from pathlib import Path
 
 from tidegate.core.errors import ConfigError
+from tidegate.launch.named_version import NEWEST
 from tidegate.launch.run_plan import RunPlan
-from tidegate.launch.stored_policy import NEWEST, StoredPolicy, stored_version
+from tidegate.launch.stored_policy import StoredPolicy, stored_version
 from tidegate.learner.checkpoint_tensors import write_tensors
 from tidegate.models.model_folder import base_digest
 from tidegate.runtime.config import PolicyConfig

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.core.errors import NotFoundError
 from tidegate.core.ids import PolicyVersion, RunId, parse_version
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.launch.forking import CHECKPOINTS
 from tidegate.launch.local_files import require_local
+from tidegate.launch.named_version import version_of
 from tidegate.launch.run_folder import find_folder, read_plan
 from tidegate.launch.run_plan import RunFile
 from tidegate.learner.checkpoint import checkpoints_in
@@ -26,7 +27,7 @@ from tidegate.weight_distribution.reading import VersionsOnDisk
 WEIGHT_DISTRIBUTION = Path("weight_distribution")
 VERSIONS = WEIGHT_DISTRIBUTION / "versions"
 LEARNER = Path("learner")
-NEWEST, BEST = "newest", "best"
+BEST = "best"
 
 
 class StoredPolicy(msgspec.Struct, frozen=True, eq=False):
@@ -131,20 +132,6 @@ def stored_version(folder: Path | None, text: str) -> StoredPolicy:
             fix="wait, set task_queue.evaluation_every_versions, or name a version",
         )
     return read_stored_policy(where, parse_version(best.version))
-
-
-def version_of(text: str) -> PolicyVersion | None:
-    """A version as ``--version`` takes it; None is the newest.
-
-    Raises:
-        ConfigError: it is no version.
-    """
-    if text == NEWEST:
-        return None
-    try:
-        return parse_version(text)
-    except ValueError as error:
-        raise ConfigError(f"--version {text} is no version", why=str(error)) from error
 
 
 def _ranges(versions: list[PolicyVersion]) -> str:

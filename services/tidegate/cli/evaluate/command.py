@@ -18,8 +18,9 @@ from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
 from tidegate.environment.tasks.port import Problem, TextTask
 from tidegate.environment.tasks.registry import TASKS
+from tidegate.launch.named_version import NEWEST
 from tidegate.launch.run_folder import read_plan
-from tidegate.launch.stored_policy import NEWEST, StoredPolicy, stored_version
+from tidegate.launch.stored_policy import StoredPolicy, stored_version
 from tidegate.runtime.loading import load
 
 HELD_OUT = "held out"

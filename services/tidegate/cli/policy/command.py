@@ -12,7 +12,8 @@ from tidegate.cli.policy.sending import write_file_to, write_folder_to
 from tidegate.cli.policy.transformers_folder import write_folder
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
-from tidegate.launch.stored_policy import NEWEST, stored_version
+from tidegate.launch.named_version import NEWEST
+from tidegate.launch.stored_policy import stored_version
 from tidegate.runtime.object_storage.place import require_library
 from tidegate.runtime.object_storage.urls import is_url, scheme_of
 

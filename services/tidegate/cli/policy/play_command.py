@@ -14,7 +14,8 @@ from tidegate.cli.policy.greedy_play import play as play_policy
 from tidegate.cli.policy.video import check_video, video_at
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.view import number
-from tidegate.launch.stored_policy import NEWEST, StoredPolicy, stored_version
+from tidegate.launch.named_version import NEWEST
+from tidegate.launch.stored_policy import StoredPolicy, stored_version
 from tidegate.vector_envs.episodes import PlayedEpisode, summarise_returns
 
 

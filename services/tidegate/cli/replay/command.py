@@ -16,8 +16,8 @@ from tidegate.cli.run_argument import RunFolderOption
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import Array
 from tidegate.launch.local_files import require_local
+from tidegate.launch.named_version import NEWEST, version_of
 from tidegate.launch.run_folder import find_folder, read_record
-from tidegate.launch.stored_policy import NEWEST, version_of
 from tidegate.trajectory_store.kept_updates import open_updates
 
 FIRST = "first"

@@ -15,6 +15,7 @@ from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, is_running, read_record
 from tidegate.launch.supervised import await_folder, is_supervised
+from tidegate.runtime.retrying import Backoff
 
 CURSOR_FILE = "tidegate-position.json"
 # How long a tracker that fails is tried again once the run is over.
@@ -52,7 +53,8 @@ def track(
     place = _place(record.run_id, to or f".tidegate/{tracker}", tracker)
     opened = TRACKERS[tracker](place)
     follower = TrackedRun(where, opened, place.folder / CURSOR_FILE)
-    sent, pause_s, over_at_s = 0, period_s, None
+    backoff = Backoff(start_s=period_s, max_s=BACKOFF_S_MAX)
+    sent, pauses_s, over_at_s = 0, backoff.pauses_s(), None
     while True:
         # What is written after the last look belongs to the run as well.
         over = not (is_running(where) or is_supervised(where))
@@ -63,7 +65,7 @@ def track(
             if over:
                 opened.close(ended=True)
                 break
-            pause_s = period_s
+            pauses_s, pause_s = backoff.pauses_s(), period_s
         except opened.errors as error:
             if over_at_s is not None and time.monotonic() - over_at_s > LAST_TRIES_S:
                 raise UnavailableError(
@@ -75,7 +77,7 @@ def track(
             sys.stderr.write(
                 f"tidegate: {tracker} failed and is tried again: {type(error).__name__}: {error}\n"
             )
-            pause_s = min(2 * pause_s, BACKOFF_S_MAX if over_at_s is None else period_s)
+            pause_s = next(pauses_s) if over_at_s is None else period_s
         time.sleep(pause_s)
     sys.stdout.write(f"{to or place.to}: {sent} updates of {record.run_id}\n")
 
