@@ -18,8 +18,6 @@ from tidegate.runtime.own_code.references import find_path
 
 # Of learner.begun_policy, which imports torch.
 BEGUN_FILE = "begun_policy.safetensors"
-# Their networks besides the policy are no part of what is published.
-WITH_TARGETS = ("q_mlp", "q_cnn")
 
 
 def parent_of(plan: RunPlan) -> StoredPolicy | None:
@@ -74,12 +72,6 @@ def _check_alike(policy: PolicyConfig, stored: StoredPolicy) -> None:
         raise ConfigError(
             f"begin_from names a {stored.file.policy.kind} policy, and policy.kind is {policy.kind}",
             fix="set policy as in the parent's run file",
-        )
-    if policy.kind in WITH_TARGETS:
-        raise ConfigError(
-            f"A run with policy.kind {policy.kind} cannot begin from another's policy",
-            why="its target network is no part of a published version",
-            fix="continue the run itself: tidegate fork",
         )
     base = base_digest(policy.kind, path=policy.path, lora_rank=policy.lora.rank)
     if base != stored.base_digest:

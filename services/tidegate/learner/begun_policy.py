@@ -1,6 +1,6 @@
 """The policy of another run that this one begins from: a file of the run folder, written before the first start.
 
-The optimiser is a new one. Algorithms with critics or target networks besides the policy begin with new ones of those.
+The optimiser is a new one, and so are critics besides the policy. A target network begins as a copy of the policy.
 """
 
 from pathlib import Path
@@ -8,7 +8,8 @@ from pathlib import Path
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.learner.checkpoint_tensors import read_tensors
 from tidegate.learner.optim.language_model import LanguageModelTrainer
-from tidegate.learner.optim.port import Trainer
+from tidegate.learner.optim.port import Trainer, TrainerState
+from tidegate.learner.optim.target_network import without_target
 
 BEGUN_FILE = "begun_policy.safetensors"
 
@@ -27,7 +28,9 @@ def begin_from_another(trainer: Trainer, data: Path) -> bool:
         if isinstance(trainer, LanguageModelTrainer):
             trainer.begin_from(policy)
         else:
-            trainer.restore(policy, trainer.state())
+            fresh = trainer.state()
+            own = TrainerState(tensors=without_target(fresh.tensors), values=fresh.values)
+            trainer.restore(policy, own)
     except (TidegateError, KeyError, RuntimeError) as error:
         raise ConfigError(
             "The policy of begin_from does not fit this run's network",

@@ -11,13 +11,16 @@ from tests.unit.cli.policy.folders import balancing_params, version, write_polic
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.launch.begin_from import BEGUN_FILE, parent_of, split_place, write_begun_policy
 from tidegate.launch.run_file import read_run_file
-from tidegate.launch.run_folder import read_plan, settings_of
+from tidegate.launch.run_folder import new_record, read_plan, settings_of
 from tidegate.launch.run_plan import RunPlan
 from tidegate.learner import begun_policy
 from tidegate.learner.begun_policy import begin_from_another
+from tidegate.learner.checkpoint_tensors import write_tensors
+from tidegate.learner.optim.port import Trainer
 from tidegate.learner.optim.registry import TrainerSetting, open_trainer
 
 CARTPOLE_RUN = Path(__file__).parents[3] / "runs" / "cartpole.yaml"
+APEX_RUN = CARTPOLE_RUN.with_name("apex.yaml")
 
 
 def plan(begin_from: str, *overrides: str) -> RunPlan:
@@ -55,6 +58,23 @@ def test_run_begins_from_the_version_that_it_names(tmp_path: Path) -> None:
     for name, tensor in balancing_params(18, parent).items():
         np.testing.assert_array_equal(trainer.policy()[name], tensor)
     assert not begin_from_another(trainer, tmp_path / "elsewhere")
+
+
+def test_target_network_begins_as_a_copy_of_the_policy(tmp_path: Path) -> None:
+    def apex(seed: int) -> Trainer:
+        own = read_run_file(APEX_RUN, [f"seed={seed}"])
+        folder = tmp_path / str(seed)
+        settings = settings_of(folder, new_record(own), own.file)
+        return open_trainer(
+            TrainerSetting(settings, own.services["learner"], torch.device("cpu"), description=CARTPOLE)
+        )
+
+    policy, trainer = apex(1).policy(), apex(2)
+    write_tensors(tmp_path / BEGUN_FILE, policy)
+    assert begin_from_another(trainer, tmp_path)
+    for name, tensor in policy.items():
+        np.testing.assert_array_equal(trainer.policy()[name], tensor)
+        np.testing.assert_array_equal(trainer.state().tensors[f"target/{name}"], tensor)
 
 
 def test_policy_of_another_network_ends_the_start_with_a_sentence(tmp_path: Path) -> None:

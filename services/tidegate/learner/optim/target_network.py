@@ -12,6 +12,11 @@ _TARGET = "target/"
 _STEPS = "target_steps"
 
 
+def without_target(arrays: Mapping[str, Array]) -> dict[str, Array]:
+    """The arrays of a trainer's state that belong to no target network."""
+    return {name: array for name, array in arrays.items() if not _is_of_target(name)}
+
+
 class TargetNetwork:
     """Parameters that are copied every ``period`` gradient steps (Mnih 2015).
 
@@ -49,7 +54,7 @@ class TargetNetwork:
             StaleFolderError: they belong to another network.
         """
         tensors = self.tensors()
-        kept = {name: array for name, array in arrays.items() if name.startswith(_TARGET) or name == _STEPS}
+        kept = {name: array for name, array in arrays.items() if _is_of_target(name)}
         if not kept:
             self._copy()
             return
@@ -67,3 +72,7 @@ class TargetNetwork:
         for name, tensor in self.params.items():
             tensor.copy_(self._online[name])
         self._steps.zero_()
+
+
+def _is_of_target(name: str) -> bool:
+    return name.startswith(_TARGET) or name == _STEPS
