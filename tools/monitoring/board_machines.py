@@ -1,14 +1,16 @@
 """Dashboard of what a run has of its cluster: GPUs, pods, volumes, and what it costs in hours."""
 
+from tidegate.catalogue import backup as backup_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process as process_stats
 from tools.monitoring.cluster_alerts import OF_RELEASE, RUN_OF_RELEASE, of_objects
 from tools.monitoring.panels import Board, Panel, Query, Row
-from tools.monitoring.queries import CHOSEN, RANGE, one, rate
+from tools.monitoring.queries import CAUSE, CHOSEN, RANGE, one, rate
 from tools.monitoring.slo_rules import OF_RUN, RUN
 
 DCGM = "NVIDIA's DCGM exporter, and rules of Tidegate"
 KUBE = "kube-state-metrics, and rules of Tidegate"
+BACKUP = "`backup` in the run file, or `tidegate backup`"
 KUBELET = "the kubelet's metrics, and rules of Tidegate"
 POD = "{{pod}}"
 GPU = "{{pod}} {{gpu}}"
@@ -137,6 +139,52 @@ MACHINES = Board(
                     width=12,
                     description="Normal: flat. Its slope tells when the volume is full; enlarge the claim before.",
                     only_with=KUBELET,
+                ),
+            ),
+        ),
+        Row(
+            "Backups",
+            (
+                Panel(
+                    "Age of the newest backup",
+                    (Query(f"max by ({OF_RUN}) ({one(backup_stats.BACKUP_AGE_S.metric)})"),),
+                    unit="s",
+                    width=6,
+                    description="What would be lost with the machine. Normal: a saw that ends near `backup.every_s`."
+                    " Above three times that: see the alert TidegateBackupOld.",
+                    only_with=BACKUP,
+                ),
+                Panel(
+                    "Size of the newest backup",
+                    (Query(f"max by ({OF_RUN}) ({one(backup_stats.BACKUP_BYTES.metric)})"),),
+                    unit="bytes",
+                    width=6,
+                    description="Normal: it grows with ledger and journal. The backups that are kept share what they"
+                    " have in common.",
+                    only_with=BACKUP,
+                ),
+                Panel(
+                    "Time to make a backup",
+                    (Query(f"max by ({OF_RUN}) ({one(backup_stats.BACKUP_DURATION_S.metric)})"),),
+                    unit="s",
+                    width=6,
+                    description="Normal: well below `backup.every_s`. Near it: raise that, or use a nearer place.",
+                    only_with=BACKUP,
+                ),
+                Panel(
+                    "Failed tries of backups",
+                    (
+                        Query(
+                            f"sum by ({OF_RUN}, {CAUSE}) (increase({one(backup_stats.BACKUP_FAILURES_BECAUSE.metric)}"
+                            f"[{RANGE}]))",
+                            f"{{{{{CAUSE}}}}}",
+                        ),
+                    ),
+                    unit="none",
+                    width=6,
+                    description="Within the time range above, by cause. Normal: none. One now and then is repeated by"
+                    " itself; the alert TidegateBackupOld names what to do about each cause.",
+                    only_with="failed backups",
                 ),
             ),
         ),

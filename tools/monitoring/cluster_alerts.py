@@ -1,16 +1,18 @@
-"""Alerts on what a run needs of its cluster: volumes, pods, certificates, the Kubernetes API, and its checkpoints.
+"""Alerts on what a run needs of its cluster: volumes, pods, certificates, the Kubernetes API, checkpoints, backups.
 
 Metrics of kube-state-metrics and the kubelet name pods and claims, not runs. Their names begin with the release's, and
 so does the pod of admission, which exports the run: ``RUN_OF_RELEASE`` joins the two.
 """
 
 from tidegate.catalogue import admission as admission_stats
+from tidegate.catalogue import backup as backup_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process as process_stats
 from tidegate.catalogue import telemetry as names
 from tidegate.launch.services import SERVICES
+from tidegate.runtime.backup_state import OVERDUE_PERIODS
 from tools.monitoring.alerts import OF_WHICH, Alert
-from tools.monitoring.prometheus_names import metric
+from tools.monitoring.prometheus_names import label, metric
 from tools.monitoring.slo_rules import NAMESPACE, OF_RUN, RUN, Period, Rule, selected
 
 COMPONENTS = "|".join([*(service.replace("_", "-") for service in SERVICES), "nats", "collector"])
@@ -68,6 +70,7 @@ def cluster_alerts(period: Period) -> list[Alert]:
     return [
         *(_volume(severity, free) for severity, free in (("page", FREE_PAGE), ("ticket", FREE_TICKET))),
         _checkpoint_old(),
+        _backup_old(),
         _crash_loop(long),
         _certificate_expires(),
         _actors_pending(),
@@ -90,6 +93,34 @@ def _checkpoint_old() -> Alert:
         steps=(
             "The volume is full: enlarge the learner's claim, or lower `learner.keep_checkpoints`.",
             "The volume is read-only or gone: repair the node or its storage; training goes on meanwhile.",
+        ),
+        for_share=1 / 288,
+    )
+
+
+def _backup_old() -> Alert:
+    causes = metric(backup_stats.BACKUP_FAILURES_BECAUSE.metric)
+    return Alert(
+        name="TidegateBackupOld",
+        severity="ticket",
+        expr=f"max by ({OF_RUN}) ({selected(backup_stats.BACKUP_BEHIND.metric)}) > {OVERDUE_PERIODS:g}",
+        summary=f"{OF_WHICH}: no backup was completed for {OVERDUE_PERIODS:g} periods",
+        meaning="The run trains, and what it does is on its own disk alone: with the machine, everything after the"
+        " newest complete backup would be lost, and by now that is more than three times `backup.every_s`. The backup"
+        " before stays in force. Admission reports it, so that a backup process that hangs or has died is seen too.",
+        confirm=(
+            "`tidegate explain --dir RUN` names the newest complete backup, since when there is none, and why the last"
+            " try failed; so do `backup.json` of the run folder and `logs/backup.log`.",
+            f"`sum by ({label(names.ATTR_CAUSE)}) ({causes})` has the tries that failed, by cause.",
+        ),
+        steps=(
+            "refused: the credentials ended, or may no longer list, read, write and delete below the prefix. Restart"
+            " the backup with valid ones: `tidegate backup RUN --to PLACE --every 600`.",
+            "unavailable, deadline: the place or the network is away. It is tried again with a growing pause.",
+            "disk: free space for copies of ledger and journal; the log says how much.",
+            "conflict: a second process backs up the same run. Stop the run that should not train, or its backup.",
+            "No failures: the process has ended (the end of `logs/backup.log` says why; start it again as above), the"
+            " run has no checkpoint yet, or one backup takes longer than `backup.every_s`: then raise that.",
         ),
         for_share=1 / 288,
     )

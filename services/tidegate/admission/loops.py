@@ -10,11 +10,13 @@ import asyncio
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tidegate.admission.actor_problems import ActorProblems
+from tidegate.admission.backup_reports import report_backups
 from tidegate.admission.batch_refusals import BatchRefusals
 from tidegate.admission.completion import RunCompletion
 from tidegate.admission.config import AdmissionConfig
@@ -310,6 +312,7 @@ class Admission:
             stats.set(statistic, value)
         backlog = self._backlogs[-1] if self._backlogs else StreamBacklog()
         stats.set(statistics.TASKS_WAITING, backlog.tasks)
+        report_backups(Path(context.settings.data_dir), stats, now_s=context.clock.now_s())
         self._scale(signals, diagnosis)
         stats.label(statistics.BOTTLENECK, diagnosis.bottleneck)
         stats.label(statistics.BOTTLENECK_SENTENCE, diagnosis.sentence)

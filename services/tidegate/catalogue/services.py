@@ -7,6 +7,7 @@ import msgspec
 from tidegate.catalogue import (
     actor,
     admission,
+    backup,
     environment,
     gateway,
     inference,
@@ -48,7 +49,7 @@ DECLARED: dict[str, Declared] = {
     "weight_distribution": Declared(
         (weight_distribution, process), Rate(weight_distribution.PUBLISHED, "versions/s")
     ),
-    "admission": Declared((admission, process), Rate(admission.DECISIONS, "decisions/s")),
+    "admission": Declared((admission, backup, process), Rate(admission.DECISIONS, "decisions/s")),
     "supervisor": Declared((supervisor,)),
 }
 

@@ -9,8 +9,11 @@ RESTARTS_OF = Family(
 DISK_PROBLEM = Text(
     "disk_problem", "Why the disk of the run cannot be written; empty while it has space.", exported=False
 )
+BACKUP = Text(
+    "backup", "The newest backup of the run as a sentence; empty where none was asked for.", exported=False
+)
 BACKUP_PROBLEM = Text(
-    "backup_problem", "Why the last backup of the run failed; empty if it was made.", exported=False
+    "backup_problem", "Why the last backup of the run failed, or since when none is made.", exported=False
 )
 CPU_SHARE_OF = Family(
     Gauge, "cpu_share.*", "1", "CPU cores used by a process.", label="process", exported=False

@@ -1,6 +1,7 @@
 """``tidegate explain``."""
 
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +25,8 @@ from tidegate.core.slo import Verdict
 from tidegate.core.slo_catalogue import REMEDIES
 from tidegate.launch.cluster import is_cluster
 from tidegate.launch.dial import dial_notice
-from tidegate.launch.run_folder import find_folder, read_plan
+from tidegate.launch.run_folder import find_folder, is_running, read_plan
+from tidegate.runtime.backup_state import backup_sentence, read_state
 from tidegate.runtime.disk import disk_problem
 from tidegate.wire.clients.admission import AdmissionClient, BottleneckReport
 
@@ -71,14 +73,16 @@ def explain(
     advice = advise(signals_of(diagnosis.signals), prices=plan.file.prices, workloads=record.workloads)
     dial = dial_notice(plan)
     disk = "" if is_cluster(where) else disk_problem(where)
+    backup = backup_sentence(read_state(where), running=is_running(where), now_s=time.time())
     answer = {
         **msgspec.to_builtins(diagnosis),
         "advice": msgspec.to_builtins(advice),
         "objectives": msgspec.to_builtins(broken),
         "disk": disk,
         "dial": dial,
+        "backup": backup,
     }
-    _print(answer, render(diagnosis, advice, broken, disk=disk, dial=dial), json=json)
+    _print(answer, render(diagnosis, advice, broken, disk=disk, dial=dial, backup=backup), json=json)
 
 
 def _print(answer: dict[str, Any], text: RenderableType, *, json: bool) -> None:
@@ -154,11 +158,12 @@ def render(
     *,
     disk: str = "",
     dial: str = "",
+    backup: str = "",
 ) -> RenderableType:
     """The bottleneck, its fix and cost, broken objectives, why the alternatives do not help, and the signals.
 
     ``disk``: why nothing can be written; it comes first, because nothing else helps. ``dial``: what else than
-    ``max_lag`` bounds the overlap.
+    ``max_lag`` bounds the overlap. ``backup``: the newest one as a sentence.
     """
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bright_black")
@@ -177,6 +182,8 @@ def render(
         rows.add_row("max_lag", Text(dial, style="yellow"))
     for index, problem in enumerate(diagnosis.problems):
         rows.add_row("" if index else "problem", Text(problem, style="yellow"))
+    if backup:
+        rows.add_row("backup", Text(backup))
     if diagnosis.recommendation:
         rows.add_row("scale", Text(diagnosis.recommendation))
     for objective in broken:

@@ -23,6 +23,8 @@ from tidegate.launch.live_run import (
     TRAINING,
     LiveRun,
     Screen,
+    backup_of,
+    backup_problem_of,
     headline_of,
     pause_of,
     phase_of,
@@ -30,6 +32,7 @@ from tidegate.launch.live_run import (
 )
 from tidegate.launch.run_folder import find_folder, is_running, read_plan, read_processes
 from tidegate.launch.stats_subscription import StatsSubscription
+from tidegate.runtime.backup_state import backup_sentence, read_state
 from tidegate.wire.stats import ServiceStats
 
 REFRESH_S = 0.5
@@ -38,7 +41,11 @@ GATHER_S = 1.2
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The answer of ``status --json``. ``paused``: since when, by whom and why; empty while it is not."""
+    """The answer of ``status --json``.
+
+    ``paused``: since when, by whom and why; empty while it is not. ``backup``: the newest one as a sentence; empty
+    where none was asked for.
+    """
 
     run_id: str
     folder: str
@@ -48,6 +55,7 @@ class Status(msgspec.Struct, frozen=True):
     target: str
     target_reached: bool
     paused: str
+    backup: str
     dropped: dict[str, int]
     values: dict[str, float]
     instances: dict[str, ServiceStats]
@@ -66,11 +74,17 @@ def status(
         return
     if json or once:
         live = asyncio.run(_gather(where))
-        text = msgspec.json.encode(_status(where, live)).decode() if json else line(live)
+        text = msgspec.json.encode(_status(where, live)).decode() if json else _line(live)
         sys.stdout.write(f"{text}\n")
         return
     console = Console()
     asyncio.run(_follow(where, LiveScreen(console) if console.is_terminal else LineScreen()))
+
+
+def _line(live: LiveRun) -> str:
+    """One line for a person who asks once; a problem of the backups is in it already."""
+    backup = "" if backup_problem_of(live.board) else backup_of(live.board)
+    return f"{line(live)} · backup: {backup}" if backup else line(live)
 
 
 def _print_ended(folder: Path, *, json: bool) -> None:
@@ -88,6 +102,8 @@ def _print_ended(folder: Path, *, json: bool) -> None:
         f"{summary['run_id']} ended after {summary['elapsed_s']:.0f} s ({summary['ended_by']});"
         f" see {folder}/report.html\n"
     )
+    if backup := backup_sentence(read_state(folder), running=False, now_s=time.time()):
+        sys.stdout.write(f"backup: {backup}\n")
 
 
 def _live_run(folder: Path, board: Board) -> LiveRun:
@@ -151,6 +167,7 @@ def _status(folder: Path, live: LiveRun) -> Status:
         target=str(live.target),
         target_reached=live.target.reached(values),
         paused=pause_of(live.board),
+        backup=backup_of(live.board),
         dropped=drops(values),
         values=values,
         instances=live.board.latest(),

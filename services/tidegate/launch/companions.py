@@ -22,6 +22,7 @@ from tidegate.launch.own_code import CALLBACK, own_code_of
 from tidegate.launch.processes import log_of
 from tidegate.launch.programs import open_log
 from tidegate.launch.run_plan import RunPlan
+from tidegate.runtime.backup_state import expect_backups, expect_no_backups
 from tidegate.runtime.companion_settings import (
     BackupConfig,
     NotifyConfig,
@@ -31,7 +32,7 @@ from tidegate.runtime.companion_settings import (
 )
 from tidegate.runtime.object_storage.place import require_library
 from tidegate.runtime.object_storage.urls import VARIABLES as STORAGE_VARIABLES
-from tidegate.runtime.object_storage.urls import scheme_of
+from tidegate.runtime.object_storage.urls import below, scheme_of
 from tidegate.runtime.parent_death import dies_with_this_process
 
 # Below every service of the run, which use the cores as they are.
@@ -77,6 +78,15 @@ def companions_of(plan: RunPlan, folder: Path) -> list[Companion]:
     if plan.file.backup is not None:
         found.append(_backup(plan.file.backup, folder))
     return [*found, *_callbacks(plan, folder)]
+
+
+def declare_backups(plan: RunPlan, folder: Path, *, run_id: str) -> None:
+    """Note in the folder which backups the run file asks for, before the process that makes them may fail to start."""
+    config = plan.file.backup
+    if config is None:
+        expect_no_backups(folder)
+    else:
+        expect_backups(folder, place=below(config.to, run_id), every_s=config.every_s, now_s=time.time())
 
 
 def _callbacks(plan: RunPlan, folder: Path) -> Iterator[Companion]:

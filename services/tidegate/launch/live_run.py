@@ -72,8 +72,13 @@ def disk_problem_of(board: Board) -> str:
 
 
 def backup_problem_of(board: Board) -> str:
-    """Why the last backup failed, from the supervisor; empty without one."""
+    """Why the last backup failed or is overdue, from the supervisor; empty without one."""
     return board.label(SUPERVISOR, supervisor_stats.BACKUP_PROBLEM)
+
+
+def backup_of(board: Board) -> str:
+    """The newest backup as a sentence, from the supervisor; empty where none was asked for."""
+    return board.label(SUPERVISOR, supervisor_stats.BACKUP)
 
 
 def pause_of(board: Board) -> str:

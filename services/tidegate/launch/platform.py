@@ -12,7 +12,6 @@ from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.launch import broker as nats
 from tidegate.launch import usage
-from tidegate.launch.backup.state import backup_problem
 from tidegate.launch.board import Board
 from tidegate.launch.fork_server.client import ServiceStarter
 from tidegate.launch.fork_server.kinds import LEARNER, PRELOADED
@@ -40,6 +39,7 @@ from tidegate.launch.run_record import RunRecord
 from tidegate.launch.services import SERVICES, instances
 from tidegate.launch.streams import connect_and_create_streams
 from tidegate.launch.supervisor import Supervisor
+from tidegate.runtime.backup_state import backup_problem, backup_sentence, read_state
 from tidegate.runtime.described_environment import write_description
 from tidegate.runtime.disk import disk_problem, is_read_only
 from tidegate.runtime.ports import pick_ports
@@ -211,8 +211,9 @@ class Platform:
         for view in views:
             values[supervisor_stats.RESTARTS_OF.member(view.name)] = view.restarts
             labels[view.name] = view.state
-        if self.plan.file.backup is not None:
-            labels[supervisor_stats.BACKUP_PROBLEM] = backup_problem(self.folder)
+        if (backup := read_state(self.folder)) is not None:
+            labels[supervisor_stats.BACKUP] = backup_sentence(backup, running=True, now_s=now_s)
+            labels[supervisor_stats.BACKUP_PROBLEM] = backup_problem(backup, now_s=now_s)
         labels[supervisor_stats.DISK_PROBLEM] = problem = self.disk_problem()
         if problem and is_read_only(self.folder):
             self._read_only = UnavailableError(problem)

@@ -12,6 +12,7 @@ from tidegate.cli.explain import render, signals_of
 from tidegate.core.balance import Signals, diagnose
 from tidegate.core.fixes import advise
 from tidegate.launch.run_folder import read_record, write_record
+from tidegate.runtime.backup_state import BackupState, write_state
 from tidegate.wire.clients.admission import BottleneckReport
 
 
@@ -61,8 +62,10 @@ def test_explain_of_a_stopped_run_prices_its_fix_by_the_run_file(
     prices = {"actor_usd_per_h": 1.5, "environment_usd_per_h": 0.0, "learner_usd_per_h": 6.0}
     write_record(tmp_path, msgspec.structs.replace(record, run_file={**record.run_file, "prices": prices}))
     write_samples(tmp_path)
+    write_state(tmp_path, BackupState("s3://bucket/run", every_s=60.0))
     assert run(["explain", "--dir", str(tmp_path), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
+    assert answer["backup"] == "none is complete yet in s3://bucket/run"
     assert answer["bottleneck"] == answer["advice"]["bottleneck"] == "actor"
     assert answer["advice"]["usd_per_h"] == 2 * 1.5 + 6.0
     assert answer["advice"]["best"]["lever"] == "actor"
@@ -79,4 +82,14 @@ def test_explain_begins_with_a_full_disk() -> None:
     assert console.export_text().splitlines()[0].strip().split(maxsplit=1) == [
         "disk",
         "disk full: 0.0 MB left",
+    ]
+
+
+def test_explain_names_the_newest_backup() -> None:
+    found = diagnose(window())
+    answer = BottleneckReport(found.bottleneck, found.sentence, found.fix, window().numbers(), "")
+    console = Console(width=200, record=True, file=open("/dev/null", "w", encoding="utf-8"))  # noqa: SIM115
+    console.print(render(answer, advise(window()), backup="number 7 in s3://bucket"))
+    assert ["backup", "number 7 in s3://bucket"] in [
+        each.strip().split(maxsplit=1) for each in console.export_text().splitlines()
     ]

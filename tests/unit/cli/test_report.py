@@ -13,6 +13,7 @@ from tidegate.cli.report.figures import POINTS_MAX, bar_chart, line_chart, stack
 from tidegate.cli.thinning import thin
 from tidegate.core.errors import NotFoundError
 from tidegate.launch.run_event_log import RunEventLog
+from tidegate.runtime.backup_state import BackupState, write_state
 
 
 class Page(HTMLParser):
@@ -80,6 +81,15 @@ def test_evaluated_return_is_drawn_beside_the_return_while_exploring(tmp_path: P
     text = write_report(tmp_path).read_text(encoding="utf-8")
     assert text.count("evaluation_return") == 2, "over time and over samples"
     assert text.count(">mean_return<") == 2
+
+
+def test_report_names_the_newest_backup_as_text(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    assert "<h2>Backup" not in write_report(tmp_path).read_text(encoding="utf-8")
+    write_state(tmp_path, BackupState("s3://bucket/run", 12, "0-aaaa@3", START_S, problem="<b>away</b>"))
+    text = write_report(tmp_path).read_text(encoding="utf-8")
+    assert "number 12 in s3://bucket/run holds version 0-aaaa@3" in text
+    assert "&lt;b&gt;away&lt;/b&gt;" in text
 
 
 def test_run_that_never_started_still_has_a_report(tmp_path: Path) -> None:

@@ -162,6 +162,20 @@ def test_cause_of_a_fault_is_on_the_screen_and_in_the_line() -> None:
     assert told in line(scene_with(board))
 
 
+def test_newest_backup_is_on_the_screen_while_nothing_is_wrong_with_it() -> None:
+    board = busy_board()
+    board.put(snapshot(SUPERVISOR, at_s=NOW_S, labels={supervisor_stats.BACKUP: "number 7 in s3://bucket"}))
+    assert "backup   number 7" in draw(scene_with(board), width=110, height=60, now_s=NOW_S).plain
+    labels: dict[str, str] = {
+        supervisor_stats.BACKUP: "number 7",
+        supervisor_stats.BACKUP_PROBLEM: "backup: none for 3 h",
+    }
+    board.put(snapshot(SUPERVISOR, at_s=NOW_S, labels=labels))
+    screen = draw(scene_with(board), width=110, height=60, now_s=NOW_S).plain
+    assert "number 7" not in screen
+    assert "backup: none for 3 h" in screen
+
+
 def test_backup_that_fails_is_on_the_screen_and_in_the_line() -> None:
     board, failed = busy_board(), "backup: the last try failed: s3://bucket did not write objects/ab"
     board.put(snapshot(SUPERVISOR, at_s=NOW_S, labels={supervisor_stats.BACKUP_PROBLEM: failed}))

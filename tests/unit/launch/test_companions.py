@@ -10,10 +10,11 @@ import pytest
 
 from tests.unit.cli.run_folder import CARTPOLE
 from tidegate.core.errors import ConfigError
-from tidegate.launch.companions import Companion, companions_beside, companions_of
+from tidegate.launch.companions import Companion, companions_beside, companions_of, declare_backups
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_folder import lock
 from tidegate.launch.supervised import is_supervised
+from tidegate.runtime.backup_state import BackupState, read_state
 
 STUBBORN = """
 import os, signal, sys, time
@@ -30,6 +31,19 @@ def test_trackers_of_the_run_file_run_beside_it_and_a_name_alone_is_enough(tmp_p
     assert first.arguments[-1] == ".tidegate/mlflow"
     assert second.arguments == ["track", str(tmp_path), "--with", "wandb", "--to", "boards"]
     assert second.end_deadline_s == 5.0
+
+
+def test_backup_that_the_run_file_asks_for_is_due_before_its_process_works(tmp_path: Path) -> None:
+    asked = read_run_file(CARTPOLE, ["backup={to: 's3://bucket/all/', every_s: 60}"])
+    declare_backups(asked, tmp_path, run_id="cartpole-1")
+    state = read_state(tmp_path)
+    assert state is not None
+    assert (state.place, state.every_s, state.number) == ("s3://bucket/all/cartpole-1", 60.0, 0)
+    assert state.begun_at_s > 0.0
+    declare_backups(read_run_file(CARTPOLE, []), tmp_path, run_id="cartpole-1")
+    state = read_state(tmp_path)
+    assert isinstance(state, BackupState)
+    assert state.every_s == 0.0
 
 
 def test_unknown_tracker_is_refused_with_those_that_there_are() -> None:

@@ -13,11 +13,11 @@ import typer
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConflictError, TidegateError, UnavailableError
 from tidegate.launch.backup.snapshot import NoCheckpointError, snapshot_of
-from tidegate.launch.backup.state import BackupState, read_state, write_state
 from tidegate.launch.backup.writing import BackupWriter, WrittenBackup, open_writer
 from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, is_running, read_record
 from tidegate.launch.supervised import await_folder, is_supervised
+from tidegate.runtime.backup_state import BackupState, expect_backups, read_state, with_failure, write_state
 from tidegate.runtime.object_storage.place import ObjectPlace, open_place
 from tidegate.runtime.object_storage.urls import below
 from tidegate.runtime.retrying import Backoff
@@ -91,6 +91,8 @@ class Backups:
             NoCheckpointError: the run is over without a checkpoint.
             UnavailableError: the last backup could not be made.
         """
+        if not once and is_supervised(self._folder):
+            expect_backups(self._folder, place=self._place.url, every_s=every_s, now_s=time.time())
         due_s, pauses_s, over_at_s = 0.0, BACKOFF.pauses_s(), None
         while True:
             # What is written after this look belongs to the run as well.
@@ -107,11 +109,11 @@ class Backups:
                     if over:
                         raise
                 except ConflictError as error:
-                    self._note(str(error))
+                    self._note(error)
                     raise
                 except (TidegateError, OSError) as error:
                     self._writer = None  # what is there is looked at again
-                    self._note(str(error))
+                    self._note(error)
                     if over_at_s is not None and time.monotonic() - over_at_s > LAST_TRIES_S:
                         raise UnavailableError(
                             f"The last backup of run {self._run_id} was not made",
@@ -132,30 +134,37 @@ class Backups:
             self._writer = await open_writer(self._place, run_id=self._run_id, keep=self._keep)
         with snapshot_of(self._folder, staging=self._folder / STAGING) as snapshot:
             written = await self._writer.write(snapshot)
-        manifest = written.manifest
-        state = BackupState(
-            place=self._place.url,
+        manifest, duration_s = written.manifest, time.monotonic() - started_s
+        state = msgspec.structs.replace(
+            self._state(),
             number=manifest.number,
             version=manifest.version,
             made_at_s=manifest.made_at_s,
             num_bytes=manifest.num_bytes(),
             bytes_uploaded=written.bytes_uploaded,
             problem=written.problem and f"older backups were not deleted: {written.problem}",
+            duration_s=duration_s,
         )
         write_state(self._folder, state)
         self._say(
             f"backup {manifest.number} at version {manifest.version}: {manifest.num_bytes() / 1e6:,.1f} MB, of which"
-            f" {written.bytes_uploaded / 1e6:,.1f} MB were sent in {time.monotonic() - started_s:.1f} s"
+            f" {written.bytes_uploaded / 1e6:,.1f} MB were sent in {duration_s:.1f} s"
         )
         if state.problem:
             self._say(state.problem)
         return written
 
-    def _note(self, problem: str) -> None:
-        problem = f"the last try failed: {problem}"
-        self._say(f"tidegate: {problem}")
-        before = read_state(self._folder) or BackupState(place=self._place.url)
-        write_state(self._folder, msgspec.structs.replace(before, problem=problem))
+    def _note(self, error: TidegateError | OSError) -> None:
+        state = with_failure(self._state(), error)
+        self._say(f"tidegate: {state.problem}")
+        write_state(self._folder, state)
+
+    def _state(self) -> BackupState:
+        """What the folder says of this place."""
+        before = read_state(self._folder)
+        if before is not None and before.place == self._place.url:
+            return before
+        return BackupState(place=self._place.url)
 
 
 def _print_line(line: str) -> None:

@@ -4,6 +4,7 @@ Times are seconds since the run's first admission. Queries group by time, so tha
 become a few hundred numbers.
 """
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ from tidegate.cli.version_samples import VersionSamples, read_samples_of, versio
 from tidegate.core.errors import CorruptionError, TidegateError
 from tidegate.core.receipt import Receipt
 from tidegate.launch.run_event_log import read_events
-from tidegate.launch.run_folder import read_plan
+from tidegate.launch.run_folder import is_running, read_plan
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
+from tidegate.runtime.backup_state import backup_sentence, read_state
 from tidegate.task_queue.journal_file import admitted_by_slice, first_admission_s
 from tidegate.trajectory_store.timeline import first_kept_s, last_event_s, num_folded_rows, read_timeline
 
@@ -42,7 +44,7 @@ class WorkFlow(msgspec.Struct, frozen=True):
 
 
 class RunData(msgspec.Struct, frozen=True):
-    """Everything a report needs; empty where the run wrote nothing."""
+    """Everything a report needs; empty where the run wrote nothing. ``backup``: the newest one as a sentence."""
 
     record: RunRecord
     plan: RunPlan
@@ -56,6 +58,7 @@ class RunData(msgspec.Struct, frozen=True):
     evaluated: list[dict[str, Any]]
     completions: list[VersionSamples]
     receipt: Receipt | None
+    backup: str
 
     def target(self) -> str:
         """The target of the run, as ``--until`` takes it."""
@@ -123,6 +126,7 @@ def read_run(folder: Path) -> RunData:
         if accounting and plan.file.workload.kind != "segments"
         else [],
         receipt=read_receipt(folder) if accounting else None,
+        backup=backup_sentence(read_state(folder), running=is_running(folder), now_s=time.time()),
     )
 
 

@@ -31,6 +31,7 @@ def render_page(run: RunData) -> str:
             _plots("Flow and lag", flow_plots(run)),
             _verifiers(run),
             _audit(run),
+            _backup(run),
             _receipt(run),
             _processes(run),
             _settings(run),
@@ -180,6 +181,13 @@ def _verifiers(run: RunData) -> str:
     return (
         f'<section class="wide"><h2>Failed verdicts</h2><p>{_text(problem)}</p></section>' if problem else ""
     )
+
+
+def _backup(run: RunData) -> str:
+    """Not the last one of a run, which is made after its report; `tidegate report` writes it again."""
+    if not run.backup:
+        return ""
+    return f'<section class="wide"><h2>Backup, at the time of this report</h2><p>{_text(run.backup)}</p></section>'
 
 
 def _audit(run: RunData) -> str:

@@ -16,7 +16,7 @@ from tidegate.core.receipt import Receipt, Usage
 from tidegate.core.targets import RunTarget
 from tidegate.launch import run_folder as folders
 from tidegate.launch import usage
-from tidegate.launch.companions import companions_beside, companions_of
+from tidegate.launch.companions import companions_beside, companions_of, declare_backups
 from tidegate.launch.curriculum_trial import try_curriculum
 from tidegate.launch.gpu_processes import count_gpu_processes
 from tidegate.launch.live_run import Screen
@@ -59,7 +59,9 @@ def train(
             folder.chmod(0o700)  # it may have existed, open to all users of the machine
             record_own_code(plan, folder)
             load_callbacks(plan)
-            beside.enter_context(companions_beside(companions_of(plan, folder), folder))
+            companions = companions_of(plan, folder)
+            declare_backups(plan, folder, run_id=record.run_id)
+            beside.enter_context(companions_beside(companions, folder))
             prepare_model(plan)
             write_datasets(plan, folder / "data")
             try_curriculum(plan, folder / "data")

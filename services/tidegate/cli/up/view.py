@@ -20,7 +20,14 @@ from tidegate.cli.up.chart import bar, block_rows, resample
 from tidegate.cli.up.loop_diagram import draw_loop
 from tidegate.core.targets import unknown_statistic_hint
 from tidegate.launch.board import Board, drops
-from tidegate.launch.live_run import BROKER, TRAINING, LiveRun, backup_problem_of, disk_problem_of
+from tidegate.launch.live_run import (
+    BROKER,
+    TRAINING,
+    LiveRun,
+    backup_of,
+    backup_problem_of,
+    disk_problem_of,
+)
 from tidegate.launch.services import SERVICES, instances
 from tidegate.wire.permissions import SUPERVISOR
 from tidegate.wire.stats import ServiceStats
@@ -57,6 +64,7 @@ def draw(live: LiveRun, *, width: int, height: int, now_s: float) -> Text:
         Text(),
         *_staleness(live, values),
         *_problems(live.board, width=width),
+        *_backup(live.board),
         Text(),
         *_services(live, now_s=now_s),
         Text(),
@@ -218,6 +226,14 @@ def _problems(board: Board, *, width: int) -> list[Text]:
         Text.assemble((f"{' problem' if index == 0 else '':<10}", BOLD), (text, WARN))
         for index, text in enumerate(lines)
     ]
+
+
+def _backup(board: Board) -> list[Text]:
+    """The newest backup; what is wrong with it is a problem."""
+    sentence = backup_of(board)
+    if not sentence or backup_problem_of(board):
+        return []
+    return [Text.assemble((" backup   ", BOLD), (sentence, DIM))]
 
 
 def _services(live: LiveRun, *, now_s: float) -> list[Text]:

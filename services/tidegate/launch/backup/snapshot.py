@@ -37,6 +37,7 @@ from tidegate.launch.run_folder import RUN_JSON, read_plan
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.learner.checkpoint import checkpoints_in
+from tidegate.runtime.backup_state import NoSpaceError
 from tidegate.runtime.best_version import BEST_FILE, read_best
 from tidegate.task_queue import journal_file, packed_tasks
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
@@ -183,7 +184,7 @@ def _copy_databases(folder: Path, staging: Path, version: PolicyVersion) -> Back
     needed = sum(path.stat().st_size for path in (ledger_path, journal_path)) + FREE_BYTES_MIN
     free = shutil.disk_usage(staging).free
     if free < needed:
-        raise UnavailableError(
+        raise NoSpaceError(
             f"The disk of {folder} has too little space for a backup",
             why=f"copies of ledger and journal need {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free",
             fix="free space; the run goes on, and so does the backup once there is space",
@@ -233,22 +234,28 @@ def _counts(ledger: sqlite3.Connection, journal: sqlite3.Connection, version: Po
         ).fetchone()
         for place in running
     )
-    tree = load_tree(ledger)
-    surviving = surviving_steps(version, tree) if version.lineage in tree.lineages else {}
-    beyond = sum(
-        ledger.execute(
-            "SELECT count(*) FROM trajectories WHERE trained_lineage = ? AND trained_step >= ?",
-            (name, surviving.get(name, 0)),
-        ).fetchone()[0]
-        for name in tree.lineages
-    )
     return BackupCounts(
         admitted=admitted.admitted,
         trained=states.get("trained", 0),
-        beyond_checkpoint=beyond,
+        beyond_checkpoint=trained_beyond(ledger, version)[0],
         waiting=states.get("available", 0) + states.get("leased", 0),
         in_flight=in_flight,
     )
+
+
+def trained_beyond(ledger: sqlite3.Connection, version: PolicyVersion) -> tuple[int, int]:
+    """Trajectories that the ledger has trained and a checkpoint of ``version`` does not hold, and their updates."""
+    tree = load_tree(ledger)
+    surviving = surviving_steps(version, tree) if version.lineage in tree.lineages else {}
+    counts = [
+        ledger.execute(
+            "SELECT count(*), count(DISTINCT trained_step) FROM trajectories"
+            " WHERE trained_lineage = ? AND trained_step >= ?",
+            (name, surviving.get(name, 0)),
+        ).fetchone()
+        for name in tree.lineages
+    ]
+    return sum(num for num, _ in counts), sum(updates for _, updates in counts)
 
 
 def _add_run_file(files: _Files, record: RunRecord, plan: RunPlan, staging: Path) -> tuple[str, ...]:

@@ -26,10 +26,10 @@ from tidegate.launch.backup.manifest import (
 )
 from tidegate.launch.backup.restoring import RestoredBackup, restore
 from tidegate.launch.backup.snapshot import NoCheckpointError
-from tidegate.launch.backup.state import backup_problem, read_state
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.learner.checkpoint import checkpoints_in, read
+from tidegate.runtime.backup_state import BackupState, backup_problem, expect_backups, read_state
 from tidegate.runtime.object_storage.place import ObjectPlace, open_place
 from tidegate.trajectory_store import schema
 from tidegate.trajectory_store.verifying import read_head
@@ -110,6 +110,12 @@ def objects(bucket: Path) -> set[str]:
     return {path.relative_to(bucket).as_posix() for path in (bucket / "objects").rglob("*") if path.is_file()}
 
 
+def state_of(folder: Path) -> BackupState:
+    state = read_state(folder)
+    assert state is not None
+    return state
+
+
 def versions(folder: Path) -> list[int]:
     return [version.step for version in checkpoints_in(folder / "learner" / "checkpoints").values()]
 
@@ -135,8 +141,7 @@ def test_what_is_there_already_is_not_sent_again(folder: Path, tmp_path: Path) -
     before = objects(tmp_path / "bucket")
     back_up(folder, tmp_path / "bucket")
     assert objects(tmp_path / "bucket") == before
-    state = read_state(folder)
-    assert state is not None
+    state = state_of(folder)
     assert (state.number, state.bytes_uploaded) == (2, 0)
 
 
@@ -372,12 +377,36 @@ def test_failed_try_is_noted_until_one_succeeds(
     advance(folder, seq=13, step=3)
     with pytest.raises(UnavailableError, match="was not made"):
         asyncio.run(backups.run(every_s=600.0, once=False))
-    state = read_state(folder)
-    assert state is not None
+    state = state_of(folder)
     assert (state.number, state.version) == (1, "0-aaaa@3")
-    assert "did not write" in backup_problem(folder)
+    assert state.failures == {"deadline": 1}
+    assert "did not write" in backup_problem(state, now_s=state.made_at_s)
     back_up(folder, tmp_path / "bucket")
-    assert backup_problem(folder) == ""
+    state = state_of(folder)
+    assert backup_problem(state, now_s=state.made_at_s) == ""
+    assert (state.number, state.failures) == (2, {"deadline": 1})
+
+
+def test_backup_notes_how_long_it_took_and_keeps_when_the_next_is_due(folder: Path, tmp_path: Path) -> None:
+    expect_backups(folder, place=place_at(tmp_path / "bucket").url, every_s=60.0, now_s=5.0)
+    back_up(folder, tmp_path / "bucket")
+    state = state_of(folder)
+    assert (state.every_s, state.begun_at_s) == (60.0, 5.0)
+    assert state.duration_s > 0.0
+    assert state.num_bytes > 0
+
+
+def test_disk_that_is_too_small_for_the_copies_is_counted_as_such(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshots, "FREE_BYTES_MIN", 1 << 62)
+    monkeypatch.setattr(command, "LAST_TRIES_S", -1.0)
+    backups = Backups(
+        folder, place_at(tmp_path / "bucket"), read_record(folder).run_id, keep=3, say=lambda _line: None
+    )
+    with pytest.raises(UnavailableError, match="was not made"):
+        asyncio.run(backups.run(every_s=600.0, once=False))
+    assert state_of(folder).failures == {"disk": 1}
 
 
 def test_folder_that_is_not_empty_is_not_filled(folder: Path, tmp_path: Path) -> None:
