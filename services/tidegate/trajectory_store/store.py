@@ -389,7 +389,7 @@ class Store:
         self._drop(list(drops.values()), now_s=now_s)
 
     def _drop_lost_payloads(self, *, now_s: float) -> None:
-        detail = "its payload is not on disk: a power cut took it; `durability: power_loss` prevents that"
+        detail = "its payload is not on disk: a backup has none, a power cut takes it without `durability: power_loss`"
         self._drop_lost(
             [
                 (candidate, detail)

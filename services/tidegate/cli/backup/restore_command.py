@@ -51,8 +51,13 @@ def lines_of(restored: RestoredBackup, folder: Path) -> list[str]:
     untrained = counts.beyond_checkpoint + counts.waiting
     if untrained:
         lines.append(
-            f"No backup has payloads: {untrained:,} trajectories, {counts.beyond_checkpoint:,} of them trained after"
-            " the checkpoint, are dropped and counted at the start."
+            f"No backup has payloads: {untrained:,} finished trajectories cannot be trained any more, and are dropped"
+            f" at the start: {counts.waiting:,} that waited (reason failed), {counts.beyond_checkpoint:,} that were"
+            " trained after the checkpoint (reason superseded). `tidegate audit` counts them."
+        )
+    if restored.updates_lost:
+        lines.append(
+            f"{restored.updates_lost:,} updates are made again from version {manifest.version}, with new trajectories."
         )
     if counts.in_flight:
         lines.append(

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.core.errors import ConfigError, CorruptionError, NotFoundError
+from tidegate.core.ids import parse_version
 from tidegate.launch.backup.manifest import (
     MANIFEST_BYTES_MAX,
     MANIFESTS,
@@ -24,20 +25,22 @@ from tidegate.launch.backup.manifest import (
     number_of,
     object_name,
 )
-from tidegate.launch.backup.snapshot import JOURNAL
+from tidegate.launch.backup.snapshot import JOURNAL, LEDGER, trained_beyond
 from tidegate.runtime.files import sync_folder
 from tidegate.runtime.object_storage.place import ObjectPlace
 from tidegate.task_queue.journal_file import publish_again
+from tidegate.trajectory_store import schema
 
 # Parts on their way at once, in memory.
 DOWNLOADS_MAX = 4
 
 
 class RestoredBackup(msgspec.Struct, frozen=True):
-    """``passed_over``: newer backups that are not whole, and why."""
+    """``passed_over``: newer backups that are not whole, and why. ``updates_lost``: made after its checkpoint."""
 
     manifest: BackupManifest
     passed_over: tuple[str, ...]
+    updates_lost: int
 
 
 async def find_run(place: ObjectPlace, open_below: Callable[[str], ObjectPlace]) -> ObjectPlace:
@@ -89,6 +92,8 @@ async def restore(place: ObjectPlace, folder: Path, *, say: Callable[[str], None
                 for file in manifest.files:
                     await _fetch(place, file, unfinished)
                 publish_again(unfinished / JOURNAL)
+                with schema.reading(unfinished / LEDGER) as ledger:
+                    _, updates_lost = trained_beyond(ledger, parse_version(manifest.version))
             except (CorruptionError, NotFoundError) as error:
                 passed_over.append(f"backup {number}: {error}")
                 say(f"backup {number} is passed over: {error}")
@@ -96,7 +101,7 @@ async def restore(place: ObjectPlace, folder: Path, *, say: Callable[[str], None
             unfinished.chmod(0o700)
             unfinished.replace(folder)
             sync_folder(unfinished.parent)
-            return RestoredBackup(manifest, tuple(passed_over))
+            return RestoredBackup(manifest, tuple(passed_over), updates_lost)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     if not passed_over:

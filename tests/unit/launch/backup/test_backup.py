@@ -428,6 +428,24 @@ def test_commands_back_up_and_restore_a_run_by_the_place_of_all_runs(
     assert tidegate(["audit", str(again), "--verify"]) == 0
 
 
+def test_restore_says_what_it_costs_that_no_backup_has_payloads(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, bucket = read_record(folder), tmp_path / "bucket"
+    # Three that wait and one that arrives; two updates after the checkpoint train four of the five.
+    write_progress(folder, record, seqs=(13,), step=3)
+    write_progress(folder, record, seqs=(14,), step=4)
+    assert tidegate(["backup", str(folder), "--to", bucket.as_uri()]) == 0
+    assert tidegate(["restore", bucket.as_uri(), str(tmp_path / "again")]) == 0
+    output = capsys.readouterr().out
+    assert "5 finished trajectories cannot be trained any more" in output
+    assert (
+        "1 that waited (reason failed), 4 that were trained after the checkpoint (reason superseded)"
+        in output
+    )
+    assert "2 updates are made again from version 0-aaaa@3" in output
+
+
 def test_place_with_several_runs_asks_which_one(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
