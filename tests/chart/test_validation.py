@@ -39,6 +39,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "run.batch_size is 8 and run.max_running 6: a batch would be admitted in several rounds",
     ),
     "target that cannot be read": ({"run.until": "garbage"}, 'run.until is "garbage": it must be statistics'),
+    "backups that no pod makes": (
+        {"run.backup": "s3://bucket/runs"},
+        "run.backup is set, and pods make no backups: it is of `tidegate up` on one machine. Snapshot the volumes",
+    ),
     "KEDA without a number to follow": (
         {"keda.enabled": True},
         "keda.enabled and run.admission.scaling.mode observe: admission would give KEDA no number",

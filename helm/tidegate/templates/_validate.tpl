@@ -34,6 +34,9 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- if and (eq $replay "none") $run.max_running (gt (int64 $run.batch_size) (int64 $run.max_running)) -}}
 {{- $problems = append $problems (printf "run.batch_size is %d and run.max_running %d: a batch would be admitted in several rounds, and its first trajectories wait and grow stale. Set run.max_running to %d or more" (int64 $run.batch_size) (int64 $run.max_running) (int64 $run.batch_size)) -}}
 {{- end -}}
+{{- if $run.backup -}}
+{{- $problems = append $problems "run.backup is set, and pods make no backups: it is of `tidegate up` on one machine. Snapshot the volumes of the run together (docs/kubernetes.md, Backup and restore), and leave run.backup out" -}}
+{{- end -}}
 {{- $condition := `[a-z][a-z0-9_]*\s*(>=|<=|>|<)\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?` -}}
 {{- if not (regexMatch (printf `^\s*(%s(\s+and\s+%s)*)?\s*$` $condition $condition) ($run.until | default "")) -}}
 {{- $problems = append $problems (printf "run.until is %q: it must be statistics, one of >= <= > <, and numbers. Write it such as mean_return>=475, or version_step>=200 and mean_return>=400" $run.until) -}}
