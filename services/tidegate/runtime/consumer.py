@@ -23,6 +23,8 @@ from tidegate.wire.subjects import DurableName
 
 # A pull pending over a broker restart ends only at its own expiry; measured, hence the cap.
 WAIT_MAX_S = 5.0
+# Before the next request after one that was refused, or while there is no connection.
+PAUSE_S = 0.05
 # How much longer than the broker we wait before a request counts as lost.
 EXPIRY_GRACE_S = 0.25
 # For the broker's last messages to a consumer that closes; beyond it they are redelivered after their ack wait.
@@ -99,6 +101,8 @@ class Consumer:
         self._arrived = asyncio.Event()
         self._credits = 0
         self._expires_at_s = 0.0
+        # Whether the broker refused the last request; one that restarts refuses each at once.
+        self._refused = False
         self._waits = True
         self._subscription: Subscription | None = None
         self.request_errors_total = 0
@@ -123,6 +127,7 @@ class Consumer:
             status = (message.headers or {}).get("Status", "")
             if status not in ("404", "408", "100"):
                 self.request_errors_total += 1
+                self._refused = True
         self._arrived.set()
 
     async def fetch(self, batch: int, *, wait_s: float) -> list[Delivery]:
@@ -134,16 +139,16 @@ class Consumer:
                 return []
             if now_s >= self._expires_at_s:
                 self._credits = 0
-            if self._credits == 0 and self._client.is_connected:
+            if self._credits == 0 and self._client.is_connected and not self._refused:
                 await self._request(batch, now_s=now_s)
             self._arrived.clear()
-            if self._ready:
-                break
-            pause_s = min(deadline_s, self._expires_at_s) - now_s if self._credits else 0.05
+            if self._ready or not self._waits:
+                continue
+            pause_s = min(deadline_s, self._expires_at_s) - now_s if self._credits else PAUSE_S
             try:
                 await asyncio.wait_for(self._arrived.wait(), timeout=max(pause_s, 0.001))
             except TimeoutError:
-                continue
+                self._refused = False
         taken = [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
         return [Delivery(self._client, message) for message in taken]
 
