@@ -199,7 +199,7 @@ class Streams:
         """How full a stream is.
 
         Raises:
-            UnavailableError: JetStream did not answer.
+            UnavailableError: JetStream did not answer, or lost the stream.
         """
         state = (await self._ask(self._manager.stream_info(stream), what=f"Stream {stream}")).state
         return StreamState(messages=state.messages, bytes=state.bytes, last_sequence=state.last_seq)
@@ -208,7 +208,7 @@ class Streams:
         """The durable consumers of a stream.
 
         Raises:
-            UnavailableError: JetStream did not answer.
+            UnavailableError: JetStream did not answer, or lost the stream.
         """
         found = await self._ask(self._manager.consumers_info(stream), what=f"Consumers of {stream}")
         return [
@@ -227,19 +227,22 @@ class Streams:
         Raises:
             UnavailableError: JetStream did not answer.
         """
-        try:
-            message = await self._ask(self._manager.get_last_msg(stream, subject), what=subject)
-        except nats.js.errors.NotFoundError:
+        message = await self._ask(self._last_or_none(stream, subject), what=subject)
+        if message is None:
             return None
         return Stored(
             data=message.data or b"", headers=dict(message.headers or {}), sequence=message.seq or 0
         )
 
+    async def _last_or_none(self, stream: str, subject: str) -> Any:
+        try:
+            return await self._manager.get_last_msg(stream, subject)
+        except nats.js.errors.NotFoundError:
+            return None
+
     async def _ask(self, question: Awaitable[Any], *, what: str) -> Any:
         try:
             return await question
-        except nats.js.errors.NotFoundError:
-            raise
         except (*SEND_ERRORS, TimeoutError) as error:
             raise UnavailableError(f"{what} cannot be read from the broker", why=str(error)) from error
 
