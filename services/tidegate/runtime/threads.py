@@ -82,10 +82,12 @@ class WorkerThread:
 async def iterate_in_thread(make: Callable[[], Generator[ItemT]]) -> AsyncIterator[ItemT]:
     """The items of a blocking generator, created, driven and closed by one thread of its own.
 
-    Nothing is read ahead: memory contains only the caller's items, and stopping early frees the generator.
+    Nothing is read ahead: memory contains only the caller's items, and stopping early frees the generator, once the
+    read that is under way has ended. The event loop does not wait for it.
     """
     loop = asyncio.get_running_loop()
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="iterate") as thread:
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="iterate")
+    try:
         items = await loop.run_in_executor(thread, make)
         try:
             while True:
@@ -95,6 +97,8 @@ async def iterate_in_thread(make: Callable[[], Generator[ItemT]]) -> AsyncIterat
                 yield found
         finally:
             thread.submit(items.close)
+    finally:
+        thread.shutdown(wait=False)
 
 
 def num_threads() -> int:

@@ -4,10 +4,11 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Generator
 
 import pytest
 
-from tidegate.runtime.threads import DaemonThread
+from tidegate.runtime.threads import DaemonThread, iterate_in_thread
 
 
 async def test_calls_run_in_order_in_one_thread_of_their_own() -> None:
@@ -75,3 +76,30 @@ def test_process_ends_although_a_call_never_returns() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], timeout=60, check=False)
     assert done.returncode == 0
+
+
+async def test_event_loop_does_not_wait_for_the_read_of_an_iteration_that_was_cancelled() -> None:
+    reading, go, closed, was_freed = (threading.Event() for _ in range(4))
+
+    def read() -> Generator[int]:
+        try:
+            yield 1
+            reading.set()
+            if go.wait(10.0):
+                was_freed.set()
+            yield 2
+        finally:
+            closed.set()
+
+    async def consume() -> None:
+        async for _ in iterate_in_thread(read):
+            pass
+
+    consuming = asyncio.create_task(consume())
+    assert await asyncio.to_thread(reading.wait, 60.0)
+    consuming.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await consuming
+    go.set()
+    assert await asyncio.to_thread(closed.wait, 60.0), "the generator is closed all the same"
+    assert was_freed.is_set(), "the loop went on while the thread was reading"
