@@ -86,8 +86,9 @@ class PolicyPull:
         self._statistics = statistics
         self._attempts = attempts
         self._client = WeightDistributionClient(context.channel("weight_distribution"))
-        # Verified tensors by content: those of the version that is kept, and of a running pull (freed when it ends).
+        # Verified tensors by content: those of the version that is kept, and of the newest pull.
         self._known: dict[_Content, Array] = {}
+        self._kept = frozenset[_Content]()
 
     async def bring(self, announcement: Announcement) -> PolicySnapshot | None:
         """The announced policy; None when a newer one was announced meanwhile, or the service drains.
@@ -101,6 +102,7 @@ class PolicyPull:
     def keep(self, snapshot: PolicySnapshot, announcement: Announcement) -> None:
         """Keep this version's tensors for the next pull, and no others."""
         self._known = {content: snapshot.tensors[name] for name, content in _contents(announcement).items()}
+        self._kept = frozenset(self._known)
 
     async def _pull(self, announcement: Announcement) -> PolicySnapshot | None:
         context = self._context
@@ -135,6 +137,9 @@ class PolicyPull:
 
     async def _pull_pieces(self, announcement: Announcement) -> PolicySnapshot:
         contents = _contents(announcement)
+        # Without what earlier pulls left of versions that were refused or replaced: each may be a whole policy.
+        wanted = self._kept.union(contents.values())
+        self._known = {content: tensor for content, tensor in self._known.items() if content in wanted}
         try:
             for names in _pieces(announcement, known=set(self._known)):
                 for name, tensor in (await self._client.pull(announcement, names)).items():
