@@ -240,24 +240,34 @@ class VersionStore:
         """
         for partial in self._directory.glob(f"*{PARTIAL_SUFFIX}"):
             partial.unlink()
-        headers: list[tuple[int, Manifest, bytes]] = []
+        located: list[tuple[PolicyVersion, StoredVersion | CorruptionError, str]] = []
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             try:
-                headers.append(self._recover_file(path))
+                sequence, manifest, announcement = self._recover_file(path)
             except TidegateError as error:
                 self.problems.append(f"{path.name}: {error}")
                 if path.stem.isdecimal():
                     path.unlink()
-        found: list[StoredVersion] = []
-        for sequence, manifest, announcement in reversed(headers):
-            if len(found) >= self._keep_versions and manifest.version not in self._held:
                 continue
+            # Before newer files are known: a version reads what was there when it was written, and is whole although
+            # a newer file is not.
             try:
                 stored = self._locate(sequence, manifest, announcement)
+            except CorruptionError as error:
+                located.append((manifest.version, error, path.name))
+            else:
+                located.append((manifest.version, stored, path.name))
+        found: list[StoredVersion] = []
+        for version, stored, name in reversed(located):
+            if len(found) >= self._keep_versions and version not in self._held:
+                continue
+            try:
+                if isinstance(stored, CorruptionError):
+                    raise stored
                 if not found:
                     self._check_bytes(stored)
             except CorruptionError as error:
-                self.problems.append(f"{self._files[sequence].path.name}: {error}")
+                self.problems.append(f"{name}: {error}")
             else:
                 found.append(stored)
         for stored in reversed(found):
@@ -286,11 +296,13 @@ class VersionStore:
     def _check_bytes(self, stored: StoredVersion) -> None:
         """Whether the newest version's bytes are unchanged; a reader of an older one checks it anyway."""
         for tensor in stored.manifest.tensors:
-            file = self._files[self._held_in[tensor.digest]]
-            whole = Extent(file.extents[tensor.digest].start, tensor.size)
-            views = list(read_mapped(file.path, whole, chunk_bytes=max(1, tensor.size)))
+            # A tensor lies in one file, and an empty one in none.
+            held = next(_parts(stored.pieces, Region(tensor.offset, tensor.offset + tensor.size)), None)
+            number, extent = held or (stored.sequence, Extent(0, 0))
+            path = self._files[number].path
+            views = list(read_mapped(path, extent, chunk_bytes=max(1, extent.size)))
             if digest_of(views[0] if views else b"") != tensor.digest:
-                raise CorruptionError(f"Tensor {tensor.name!r} in {file.path.name} does not match its digest")
+                raise CorruptionError(f"Tensor {tensor.name!r} in {path.name} does not match its digest")
 
 
 def _parts(pieces: Sequence[TensorPiece], region: Region) -> Iterator[tuple[int, Extent]]:
