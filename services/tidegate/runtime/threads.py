@@ -83,7 +83,7 @@ async def iterate_in_thread(make: Callable[[], Generator[ItemT]]) -> AsyncIterat
     """The items of a blocking generator, created, driven and closed by one thread of its own.
 
     Nothing is read ahead: memory contains only the caller's items, and stopping early frees the generator, once the
-    read that is under way has ended. The event loop does not wait for it.
+    read of that moment has ended. The event loop does not wait for it.
     """
     loop = asyncio.get_running_loop()
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="iterate")
