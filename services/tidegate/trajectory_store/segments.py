@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidegate.core.errors import CorruptionError, RecordError
+from tidegate.runtime.files import sync_folder
 from tidegate.trajectory_store.state import Location
 from tidegate.wire.frame import verify_frame
 
@@ -88,22 +89,17 @@ class Segments:
         return segment_path(self._folder, segment)
 
     def _begin(self) -> None:
+        """Write the next frames to a new segment; while the disk refuses one, the present segment stays."""
+        following = self._active + 1
+        writer = os.open(
+            self._path(following), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
         if self._writer >= 0:
             os.close(self._writer)
-        self._active += 1
-        self._writer = os.open(
-            self._path(self._active), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
-        )
+        self._active, self._writer = following, writer
         self._sizes[self._active] = 0
         if self._flush:
-            self._flush_folder()
-
-    def _flush_folder(self) -> None:
-        descriptor = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            sync_folder(self._folder)
 
     @property
     def active(self) -> int:

@@ -1,3 +1,5 @@
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,29 @@ def test_append_after_one_that_failed_half_way_knows_where_it_writes(tmp_path: P
         segment.write(b"half a frame")
     [location] = segments.append(FRAMES[1:2])
     assert segments.read(location) == FRAMES[1]
+    segments.close()
+
+
+def test_segment_that_cannot_be_opened_is_tried_again_at_the_next_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments = open_segments(tmp_path, segment_bytes=1)
+    [first] = segments.append(FRAMES[:1])
+    open_file = os.open
+    with monkeypatch.context() as full:
+
+        def refuse(path: Path, flags: int, mode: int = 0o777) -> int:
+            if flags & os.O_CREAT:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return open_file(path, flags, mode)
+
+        full.setattr(os, "open", refuse)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                segments.append(FRAMES[1:2])
+    [second] = segments.append(FRAMES[1:2])
+    assert second.segment > first.segment
+    assert [segments.read(location) for location in (first, second)] == FRAMES[:2]
     segments.close()
 
 
