@@ -4,11 +4,20 @@ Files are named by their digest, so an upload that is repeated is the same file.
 the message that refers to an upload is accepted, or when none did within its lifetime.
 """
 
+import contextlib
 import os
 import re
+from collections.abc import Generator
 from pathlib import Path
 
-from tidegate.core.errors import BackpressureError, CorruptionError, NotFoundError, RecordError
+from tidegate.core.errors import (
+    BackpressureError,
+    CorruptionError,
+    NotFoundError,
+    RecordError,
+    UnavailableError,
+)
+from tidegate.runtime.files import sync_folder
 from tidegate.wire.digest import DIGEST_BYTES, Digest, digest_of
 from tidegate.wire.reference import PayloadReference
 
@@ -16,6 +25,17 @@ from tidegate.wire.reference import PayloadReference
 UPLOAD_BYTES_MAX = 64 * 1024 * 1024
 _PART = ".part"
 _NAME = re.compile(rf"^[0-9a-f]{{{2 * DIGEST_BYTES}}}$")
+
+
+@contextlib.contextmanager
+def _disk_errors() -> Generator[None]:
+    """The sender of an upload repeats it until the disk has space."""
+    try:
+        yield
+    except OSError as error:
+        raise UnavailableError(
+            "The upload cannot be written", why=str(error), fix="free space on the disk of the run"
+        ) from error
 
 
 class Upload:
@@ -36,13 +56,15 @@ class Upload:
 
         Raises:
             RecordError: more bytes came than the reference promises.
+            UnavailableError: the disk is full.
         """
         self._num_bytes += len(chunk)
         if self._num_bytes > self._reference.size:
             raise RecordError(
                 f"The upload {self._reference.payload_id!r} is longer than the {self._reference.size} bytes it promised"
             )
-        self._file.write(chunk)
+        with _disk_errors():
+            self._file.write(chunk)
         self._hash.update(chunk)
 
     def finish(self, *, now_s: float) -> None:
@@ -50,6 +72,7 @@ class Upload:
 
         Raises:
             CorruptionError: the bytes do not match the reference.
+            UnavailableError: the disk is full.
         """
         if self._num_bytes != self._reference.size or self._hash.digest() != self._reference.digest:
             raise CorruptionError(
@@ -57,17 +80,19 @@ class Upload:
                 why=f"{self._num_bytes} of {self._reference.size} bytes came",
                 fix="upload it again",
             )
-        self._file.flush()
-        if self._area.durable:
-            os.fsync(self._file.fileno())
-        self._file.close()
-        self._area.keep(self._path, self._reference, number=self._number, now_s=now_s)
+        with _disk_errors():
+            self._file.flush()
+            if self._area.durable:
+                os.fsync(self._file.fileno())
+            self._file.close()
+            self._area.keep(self._path, self._reference, number=self._number, now_s=now_s)
 
     def abandon(self) -> None:
         """Free its reserved space; fine after ``finish``."""
-        self._file.close()
-        self._path.unlink(missing_ok=True)
         self._area.release(self._number)
+        with contextlib.suppress(OSError):  # closing writes what is buffered, which a full disk refuses again
+            self._file.close()
+        self._path.unlink(missing_ok=True)
 
 
 class UploadArea:
@@ -100,6 +125,7 @@ class UploadArea:
         Raises:
             RecordError: the reference is malformed or promises too much.
             BackpressureError: the area is full; it empties as messages are accepted.
+            UnavailableError: the disk is full.
         """
         if len(reference.digest) != DIGEST_BYTES or not 0 < reference.size <= UPLOAD_BYTES_MAX:
             raise RecordError(
@@ -116,13 +142,17 @@ class UploadArea:
                 fix="try again; raise `uploads_bytes_max` if this lasts",
             )
         self._num_started += 1
-        self._reserved[self._num_started] = reference.size
         path = self._folder / f"{self._num_started}{_PART}"
-        return Upload(self, reference, number=self._num_started, path=path)
+        with _disk_errors():
+            upload = Upload(self, reference, number=self._num_started, path=path)
+        self._reserved[self._num_started] = reference.size
+        return upload
 
     def keep(self, path: Path, reference: PayloadReference, *, number: int, now_s: float) -> None:
         """An upload is whole: name it by its digest."""
         path.replace(self._path(reference.digest))
+        if self.durable:
+            sync_folder(self._folder)
         self.release(number)
         self._kept[reference.digest] = (reference.size, now_s)
 
@@ -142,7 +172,14 @@ class UploadArea:
                 f"The payload {reference.payload_id!r} is not here",
                 why="it was never uploaded, or it expired before its message was read",
             )
-        data = self._path(reference.digest).read_bytes()
+        try:
+            data = self._path(reference.digest).read_bytes()
+        except FileNotFoundError as error:
+            # Its message would be read again and again, and with it all those that are read at once.
+            del self._kept[reference.digest]
+            raise NotFoundError(
+                f"The payload {reference.payload_id!r} is gone", why="its file was deleted"
+            ) from error
         if digest_of(data) != reference.digest:
             raise CorruptionError(f"The payload {reference.payload_id!r} changed on disk")
         return data

@@ -1,8 +1,16 @@
+import os
 from pathlib import Path
 
 import pytest
 
-from tidegate.core.errors import BackpressureError, CorruptionError, NotFoundError, RecordError
+from tests.support.disks import FULL
+from tidegate.core.errors import (
+    BackpressureError,
+    CorruptionError,
+    NotFoundError,
+    RecordError,
+    UnavailableError,
+)
 from tidegate.trajectory_store.uploads import UPLOAD_BYTES_MAX, UploadArea
 from tidegate.wire.digest import digest_of
 from tidegate.wire.reference import PayloadReference
@@ -139,3 +147,48 @@ def test_upload_that_changed_on_disk_is_detected(tmp_path: Path) -> None:
     (tmp_path / reference.digest.hex()).write_bytes(b"a large fraud")
     with pytest.raises(CorruptionError, match="changed"):
         uploads.read(reference)
+
+
+def test_upload_that_a_full_disk_cuts_frees_its_space(tmp_path: Path) -> None:
+    uploads = area(tmp_path)
+    (tmp_path / "1.part").symlink_to(FULL)
+    upload = uploads.begin(reference_to(b"a large frame"))
+    assert upload is not None
+    upload.write(b"a large frame")
+    with pytest.raises(UnavailableError, match="No space"):  # its sender repeats it
+        upload.finish(now_s=0.0)
+    upload.abandon()
+    assert uploads.num_bytes == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_upload_whose_file_cannot_be_opened_reserves_nothing(tmp_path: Path) -> None:
+    uploads = area(tmp_path)
+    (tmp_path / "1.part").mkdir()
+    with pytest.raises(UnavailableError, match="directory"):
+        uploads.begin(reference_to(b"a large frame"))
+    assert uploads.num_bytes == 0
+
+
+def test_upload_whose_file_was_deleted_is_not_here_any_more(tmp_path: Path) -> None:
+    uploads = area(tmp_path)
+    reference = keep(uploads, b"a large frame")
+    (tmp_path / reference.digest.hex()).unlink()
+    with pytest.raises(NotFoundError, match="deleted"):
+        uploads.read(reference)
+    assert uploads.num_bytes == 0
+    keep(uploads, b"a large frame")
+    assert uploads.read(reference) == b"a large frame"
+
+
+def test_durable_upload_survives_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    keep(area(tmp_path), b"a large frame")
+    assert synced[-1] == tmp_path
