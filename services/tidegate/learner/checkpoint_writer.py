@@ -1,13 +1,13 @@
 """Writes checkpoints concurrently with training: one at a time, from a copy of the state."""
 
 import asyncio
-import contextlib
 import math
 
 from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
+from tidegate.learner.retrying import retryable_suppressed
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
@@ -100,7 +100,7 @@ class CheckpointWriter:
         for request in requests:
             if not request.done():
                 request.set_result(version)
-        with contextlib.suppress(UnavailableError):  # the next checkpoint repeats it
+        with retryable_suppressed():  # the next checkpoint repeats it
             # A restore may use any kept checkpoint, so payloads stay until the oldest includes them.
             await self._store.mark_checkpointed(self._folder.versions()[0])
 

@@ -30,6 +30,7 @@ from tidegate.learner.lease_renewal import LeaseRenewal
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.optim.replay_port import priorities_of
 from tidegate.learner.reporting import Step, StepReporter
+from tidegate.learner.retrying import retryable_suppressed
 from tidegate.learner.rollback import ROLLBACK_FILE, Rollback, RollbackFile, RollbackRequests
 from tidegate.learner.startup import start
 from tidegate.learner.state import OutdatedTrajectory, TrainingProgress, next_version
@@ -389,7 +390,7 @@ class Learner:
     async def _publish_if_missing(self) -> None:
         """While no batch arrives: publish the newest version again if it is missing (after a lost disk)."""
         await self._committer.wait()
-        with contextlib.suppress(UnavailableError):  # checked again soon
+        with retryable_suppressed():  # checked again soon
             head, kept = await self._weights.head()
             version = self.progress.version
             if head is None or head.version != version or version not in kept:

@@ -1,9 +1,11 @@
 """Retries calls until they are acknowledged: commits and published versions survive an outage."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from tidegate.catalogue import learner as statistics
+from tidegate.core.errors import TidegateError
 from tidegate.runtime.retrying import Backoff, FailedAttempt, LimitWhenDraining, retry
 from tidegate.runtime.service import ServiceContext
 
@@ -32,3 +34,17 @@ async def until_done(
     return await retry(
         call, BACKOFF, draining=LimitWhenDraining(context.drain, attempts=DRAINING_ATTEMPTS), on_retry=note
     )
+
+
+@contextmanager
+def retryable_suppressed() -> Generator[None]:
+    """Leave out a call that failed for the moment: its peer is away, busy, or has not seen a rotated credential.
+
+    Raises:
+        TidegateError: what a later call would meet as well.
+    """
+    try:
+        yield
+    except TidegateError as error:
+        if not error.retryable:
+            raise

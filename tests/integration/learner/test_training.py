@@ -16,7 +16,7 @@ from tests.support.service_harness import channel_of_test
 from tests.unit.learner.trajectories import segment_tensors
 from tests.unit.models.tiny_llama import make_folder
 from tidegate.catalogue import learner as statistics
-from tidegate.core.errors import ConflictError, TidegateError, UnavailableError
+from tidegate.core.errors import ConflictError, TidegateError, UnauthenticatedError, UnavailableError
 from tidegate.core.ids import LineageName, PolicyVersion, TaskId, TrajectoryId
 from tidegate.core.records import Trajectory
 from tidegate.core.staleness import Lineage
@@ -24,6 +24,7 @@ from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.models.model_folder import folder_digest
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import LoraConfig, PolicyConfig
+from tidegate.wire.announcement import Announcement
 from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 from tidegate.wire.subjects import Topology
 
@@ -346,6 +347,28 @@ async def test_version_that_weight_distribution_lost_is_published_again(
             while version not in (await weights.head())[1]:
                 await asyncio.sleep(0.05)
         assert (await bus.stream_state(topology.stream("POLICY"))).messages == 2
+
+
+async def test_credential_that_is_being_rotated_ends_no_learner_that_waits_for_a_batch(
+    tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    num_asked = 0
+    ask = WeightDistributionClient.head
+
+    async def refused_twice(
+        client: WeightDistributionClient,
+    ) -> tuple[Announcement | None, list[PolicyVersion]]:
+        nonlocal num_asked
+        num_asked += 1
+        if num_asked <= 2:
+            raise UnauthenticatedError("The credential was rotated")
+        return await ask(client)
+
+    monkeypatch.setattr(WeightDistributionClient, "head", refused_twice)
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        await life.version(0)
+        await until(lambda: num_asked > 2 or life.loop.done())
+        assert not life.loop.done()
 
 
 async def test_every_publication_of_adapters_names_the_model_they_are_of(
