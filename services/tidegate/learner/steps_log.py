@@ -1,5 +1,6 @@
 """``steps.jsonl``: one JSON line per step, for reports and for reading."""
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -68,13 +69,19 @@ class StepsLog:
         """
         data = (b"\n" if self._torn else b"") + self._encoder.encode(line) + b"\n"
         if self._file.tell() + len(data) > self._bytes_max:
-            self._file.close()
-            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-            self._file = self._path.open("ab", buffering=0)
+            self._rotate()
         self._torn = True
         if self._file.write(data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._torn = False
+
+    def _rotate(self) -> None:
+        """Begin the next file; the present one stays open until there is one."""
+        with contextlib.suppress(FileNotFoundError):  # renamed before, when the next one could not be opened
+            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        following = self._path.open("ab", buffering=0)
+        self._file.close()
+        self._file = following
 
     def close(self) -> None:
         """Close the file."""
