@@ -15,7 +15,7 @@ from tests.support.call_credentials import accepted, permitted_channel
 from tests.support.proxy import Proxy
 from tidegate.core import errors
 from tidegate.runtime.authenticated_channel import trace_context
-from tidegate.runtime.rpc import Registration, RpcServer
+from tidegate.runtime.rpc import MESSAGE_BYTES_MAX, Registration, RpcServer
 from tidegate.v1 import weight_distribution_service_pb2 as pb
 from tidegate.v1.weight_distribution_service_pb2_grpc import (
     WeightDistributionServiceStub,
@@ -129,6 +129,19 @@ async def test_an_error_in_a_stream_comes_after_what_was_streamed(served: Served
     with pytest.raises(errors.NotFoundError):
         await pull()
     assert received == CHUNKS
+
+
+async def test_message_that_is_too_large_is_not_sent_again(served: Served) -> None:
+    request = pb.PullPolicyRequest(tensors=["x" * MESSAGE_BYTES_MAX])
+
+    async def pull() -> None:
+        with remote_errors("weights"):
+            async for _ in WeightDistributionServiceStub(served.channel).PullPolicy(request):
+                pass
+
+    with pytest.raises(errors.PayloadTooLargeError, match="larger than max") as caught:
+        await pull()
+    assert not caught.value.retryable
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ _BY_STATUS: dict[grpc.StatusCode, type[errors.TidegateError]] = {
 # The text of grpc.aio, under INTERNAL, for a message sent into a call that the peer, or its death, has just ended
 # (grpc/grpc#36066).
 _SENT_INTO_AN_ENDED_CALL = "Internal error from Core"
+# Its text, under RESOURCE_EXHAUSTED, for a message beyond `runtime.rpc.MESSAGE_BYTES_MAX`, found by either side.
+_TOO_LARGE = "message larger than max"
 
 
 @contextmanager
@@ -42,4 +44,6 @@ def remote_errors(service: str) -> Generator[None, None, None]:
         kind = _BY_STATUS.get(error.code(), errors.TidegateError)
         if error.code() is grpc.StatusCode.INTERNAL and details.startswith(_SENT_INTO_AN_ENDED_CALL):
             kind = errors.UnavailableError
+        elif error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and _TOO_LARGE in details:
+            kind = errors.PayloadTooLargeError
         raise kind(f"{service}: {details}") from error
