@@ -157,11 +157,13 @@ def _secret(variable: str, *, setting: str) -> str:
 
 
 @contextmanager
-def companions_beside(companions: Sequence[Companion], folder: Path) -> Generator[None]:
+def companions_beside(
+    companions: Sequence[Companion], folder: Path
+) -> "Generator[tuple[subprocess.Popen[bytes], ...]]":
     """Run them beside what is in the block; after it each has its deadline, and is ended."""
     started = [(each, _start(each, folder)) for each in companions]
     try:
-        yield
+        yield tuple(process for _, process in started)
     finally:
         _await_ends(started)
 

@@ -5,7 +5,9 @@ of ledger and journal, and the broker last.
 """
 
 import os
+import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from tidegate.catalogue import supervisor as supervisor_stats
@@ -59,8 +61,16 @@ MEMORY_PERIOD_S, MEMORY_PERIOD_S_MAX = 5.0, 60.0
 class Platform:
     """All processes of a run folder."""
 
-    def __init__(self, folder: Path, record: RunRecord, plan: RunPlan, *, target: str) -> None:
-        """``target`` is written to ``processes.json``, for ``tidegate status``."""
+    def __init__(
+        self,
+        folder: Path,
+        record: RunRecord,
+        plan: RunPlan,
+        *,
+        target: str,
+        beside: "Sequence[subprocess.Popen[bytes]]" = (),
+    ) -> None:
+        """``target`` is written to ``processes.json``, for ``tidegate status``. ``beside``: see ``Supervisor``."""
         self._target = target
         self.folder = folder
         self._passwords = nats.new_passwords()
@@ -76,6 +86,7 @@ class Platform:
             on_change=self._write_processes,
             start=self._starter.start,
             disk_full=lambda: bool(self.disk_problem()),
+            beside=beside,
         )
         self._ended = False
         self._read_only: UnavailableError | None = None

@@ -6,6 +6,7 @@ or the permanent failure of a process.
 
 import asyncio
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Literal
@@ -82,7 +83,7 @@ class RunOutcome(msgspec.Struct, frozen=True):
 
 
 class RunSession(msgspec.Struct, frozen=True):
-    """The run and its end conditions."""
+    """The run and its end conditions. ``beside``: processes that only read its folder (``companions``)."""
 
     folder: Path
     record: RunRecord
@@ -90,6 +91,7 @@ class RunSession(msgspec.Struct, frozen=True):
     target: RunTarget
     time_limit_s: float | None
     started_at_s: float
+    beside: "tuple[subprocess.Popen[bytes], ...]" = ()
 
 
 async def run_session(session: RunSession, screen: Screen, preflight: Preflight | None) -> RunOutcome:
@@ -99,7 +101,13 @@ async def run_session(session: RunSession, screen: Screen, preflight: Preflight 
         PreflightError: the environment, its settings or the policy cannot work.
     """
     board = Board(headline=headline_of(session.target, session.plan))
-    platform = Platform(session.folder, session.record, session.plan, target=str(session.target))
+    platform = Platform(
+        session.folder,
+        session.record,
+        session.plan,
+        target=str(session.target),
+        beside=session.beside,
+    )
     stop = _StopSignals(platform)
     run = _RunLoop(session, board, platform, screen, stop)
     try:

@@ -10,8 +10,9 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -72,15 +73,18 @@ class Supervisor:
         on_change: Callable[[], None] | None = None,
         start: Callable[[ProcessSpec], Awaitable[RunningProcess]] = start_program,
         disk_full: Callable[[], bool] = lambda: False,
+        beside: "Sequence[subprocess.Popen[bytes]]" = (),
     ) -> None:
         """``on_change`` is called after every start and exit; ``start`` starts one process.
 
-        ``disk_full``: whether the run's disk is full, which excuses an exit.
+        ``disk_full``: whether the run's disk is full, which excuses an exit. ``beside``: other children of this
+        process, whose exit codes their owner asks for later.
         """
         self._children: dict[str, _Child] = {}
         self._start = start
         self._on_change = on_change or (lambda: None)
         self._disk_full = disk_full
+        self._beside = beside
         self._num_spawning = 0
         self.failure: ProcessFailedError | None = None
         self.failed = asyncio.Event()
@@ -180,8 +184,10 @@ class Supervisor:
         """Reap ended processes that only became children of this one when their parent died."""
         if self._num_spawning:
             return  # one that ended may be a process whose start is awaited, and its exit code with it
-        processes = [child.process for child in self._children.values() if child.process is not None]
-        ours = {process.pid for process in processes if process.returncode is None}
+        for process in self._beside:
+            process.poll()
+        children = [child.process for child in self._children.values() if child.process is not None]
+        ours = {process.pid for process in (*children, *self._beside) if process.returncode is None}
         try:
             while ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 if ended.si_pid in ours:

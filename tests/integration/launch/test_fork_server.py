@@ -251,6 +251,14 @@ async def test_process_that_ends_before_its_start_has_returned_is_no_orphan() ->
     assert "it rejects its settings" in str(supervisor.failure)
 
 
+async def test_exit_code_of_a_process_beside_the_run_is_left_to_who_waits_for_it() -> None:
+    """Otherwise a tracker or a backup that failed during the run would count as one that succeeded."""
+    failed = program_that_refuses_its_settings()
+    supervisor = Supervisor(beside=[failed])
+    supervisor.reap_orphans()
+    assert failed.wait() == 2
+
+
 async def test_fork_server_in_which_a_library_started_a_thread_forks_nothing(
     supervisor: Supervisor, folder: Path
 ) -> None:

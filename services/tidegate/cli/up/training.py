@@ -5,6 +5,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 from rich.console import Console
 
 from tidegate.cli.accounting import accounting_or_error
@@ -61,10 +62,11 @@ def train(
             load_callbacks(plan)
             companions = companions_of(plan, folder)
             declare_backups(plan, folder, run_id=record.run_id)
-            beside.enter_context(companions_beside(companions, folder))
+            started = beside.enter_context(companions_beside(companions, folder))
             prepare_model(plan)
             write_datasets(plan, folder / "data")
             try_curriculum(plan, folder / "data")
+            session = msgspec.structs.replace(session, beside=started)
             outcome = run_to_end(session, _screen(headless=headless or json), preflight)
             accounting = accounting_or_error(folder)
             taken = usage_of_ended(folder).with_start(
