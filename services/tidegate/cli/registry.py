@@ -98,7 +98,7 @@ COMMANDS: dict[str, CommandEntry] = {
         "Copy a run to object storage or a folder, so that an empty machine can go on.",
     ),
     "restore": CommandEntry(
-        "tidegate.cli.backup.restore_command:restore", "Fill a run folder from its newest backup."
+        "tidegate.cli.backup.restore_command:restore", "Fill a run folder from a backup, or list the backups."
     ),
     "ui": CommandEntry(
         "tidegate.cli.ui.command:ui", "Serve a page over live and ended runs: curves, lag, every trajectory."

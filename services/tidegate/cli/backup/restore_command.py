@@ -7,8 +7,14 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
+from rich.console import Console
+from rich.table import Table
 
+from tidegate.cli.json_output import write_json
+from tidegate.core.errors import ConfigError
+from tidegate.launch.backup.listing import ListedBackup, list_backups
 from tidegate.launch.backup.restoring import RestoredBackup, find_run
 from tidegate.launch.backup.restoring import restore as restore_backup
 from tidegate.launch.forking import RUN_YAML
@@ -20,23 +26,95 @@ def restore(
     place: Annotated[
         str, typer.Argument(help="Place of the backups: the run file's backup.to, or the run's folder in it.")
     ],
-    folder: Annotated[Path, typer.Argument(help="Run folder to make; empty, or not there.", metavar="DIR")],
+    folder: Annotated[
+        Path | None, typer.Argument(help="Run folder to make; empty, or not there.", metavar="DIR")
+    ] = None,
+    number: Annotated[
+        int | None, typer.Option(help="Restore this backup instead of the newest one that is whole.", min=1)
+    ] = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List the backups of the place, and restore nothing.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="With --list: print one JSON object a backup.")
+    ] = False,
 ) -> None:
     """Fill a run folder from its newest backup that is whole, every byte compared with its digest.
 
     `tidegate up DIR/run.yaml --dir DIR` resumes the run then, as in a folder that was copied. It is the run itself, and
     not another one: make sure that it trains nowhere else.
     """
-    restored = asyncio.run(_restore(place, folder))
+    if list_:
+        _print_list(asyncio.run(_list(place)), json=json)
+        return
+    if folder is None:
+        raise ConfigError(
+            "There is no folder to restore into", fix="name a new one after the place, or add --list"
+        )
+    restored = asyncio.run(_restore(place, folder, number))
     sys.stdout.write("".join(f"{line}\n" for line in lines_of(restored, folder)))
 
 
-async def _restore(url: str, folder: Path) -> RestoredBackup:
+async def _find(url: str) -> ObjectPlace:
     def open_below(name: str) -> ObjectPlace:
         return open_place(below(url, name), setting="URL")
 
-    found = await find_run(open_place(url, setting="URL"), open_below)
-    return await restore_backup(found, folder, say=_print_progress)
+    return await find_run(open_place(url, setting="URL"), open_below)
+
+
+async def _restore(url: str, folder: Path, number: int | None) -> RestoredBackup:
+    return await restore_backup(await _find(url), folder, say=_print_progress, number=number)
+
+
+async def _list(url: str) -> list[ListedBackup]:
+    return await list_backups(await _find(url))
+
+
+def _print_list(backups: list[ListedBackup], *, json: bool) -> None:
+    if json:
+        for each in backups:
+            write_json(_line_of(each))
+        return
+    table = Table(box=None, padding=(0, 2))
+    for name in ("number", "as of", "version", "MB", "trained", ""):
+        table.add_column(name, justify="right" if name in ("number", "MB", "trained") else "left")
+    for each in map(_line_of, backups):
+        made_at = datetime.fromtimestamp(each.made_at_s).astimezone()
+        known = (
+            f"{made_at:%Y-%m-%d %H:%M:%S %Z}",
+            each.version,
+            f"{each.num_bytes / 1e6:,.1f}",
+            f"{each.trained:,}",
+        )
+        table.add_row(str(each.number), *(known if each.version else ("", "", "", "")), each.problem)
+    Console().print(table, highlight=False)
+
+
+class BackupLine(msgspec.Struct, frozen=True):
+    """One backup of ``restore --list``; without a version where its manifest cannot be read."""
+
+    number: int
+    version: str = ""
+    made_at_s: float = 0.0
+    num_bytes: int = 0
+    admitted: int = 0
+    trained: int = 0
+    problem: str = ""
+
+
+def _line_of(backup: ListedBackup) -> BackupLine:
+    manifest = backup.manifest
+    if manifest is None:
+        return BackupLine(backup.number, problem=backup.problem)
+    return BackupLine(
+        number=backup.number,
+        version=manifest.version,
+        made_at_s=manifest.made_at_s,
+        num_bytes=manifest.num_bytes(),
+        admitted=manifest.counts.admitted,
+        trained=manifest.counts.trained,
+        problem=backup.problem,
+    )
 
 
 def lines_of(restored: RestoredBackup, folder: Path) -> list[str]:

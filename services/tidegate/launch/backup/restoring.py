@@ -1,7 +1,8 @@
 """A run folder from the newest complete backup of a place, on a machine that has nothing else of the run.
 
 Files are written beside the folder and compared part by part with the manifest; the folder is there once it is whole.
-A backup of which something is missing or damaged is passed over for the one before it, and said.
+A backup of which something is missing or damaged is passed over for the one before it, and said, unless it was asked
+for by its number.
 """
 
 import asyncio
@@ -72,31 +73,34 @@ async def numbers_in(place: ObjectPlace) -> list[int]:
     return sorted(number for number in numbers if number is not None)
 
 
-async def restore(place: ObjectPlace, folder: Path, *, say: Callable[[str], None]) -> RestoredBackup:
-    """Fill ``folder``, which must be empty or not there.
+async def restore(
+    place: ObjectPlace, folder: Path, *, say: Callable[[str], None], number: int | None = None
+) -> RestoredBackup:
+    """Fill ``folder``, which must be empty or not there. ``number``: of the backup, by default the newest whole one.
 
     Raises:
         ConfigError: it is not empty, or its disk is too small.
-        CorruptionError: no backup is whole.
+        NotFoundError: there is no backup, or none of this number.
+        CorruptionError: no backup is whole, or not the one of this number.
         TidegateError: the store refused, or did not answer in time.
     """
     unfinished = _place_beside(folder)
     passed_over: list[str] = []
     try:
-        for number in reversed(await numbers_in(place)):
+        for each in _candidates(await numbers_in(place), number, url=place.url):
             shutil.rmtree(unfinished, ignore_errors=True)
             try:
-                manifest = await _read_manifest(place, number)
+                manifest = await read_manifest(place, each)
                 _check_space(manifest, unfinished.parent)
-                say(f"backup {number}: {len(manifest.files)} files, {manifest.num_bytes() / 1e6:,.1f} MB")
+                say(f"backup {each}: {len(manifest.files)} files, {manifest.num_bytes() / 1e6:,.1f} MB")
                 for file in manifest.files:
                     await _fetch(place, file, unfinished)
                 publish_again(unfinished / JOURNAL)
                 with schema.reading(unfinished / LEDGER) as ledger:
                     _, updates_lost = trained_beyond(ledger, parse_version(manifest.version))
             except (CorruptionError, NotFoundError) as error:
-                passed_over.append(f"backup {number}: {error}")
-                say(f"backup {number} is passed over: {error}")
+                passed_over.append(f"backup {each}: {error}")
+                say(f"backup {each} is passed over: {error}")
                 continue
             unfinished.chmod(0o700)
             unfinished.replace(folder)
@@ -106,11 +110,27 @@ async def restore(place: ObjectPlace, folder: Path, *, say: Callable[[str], None
         shutil.rmtree(unfinished, ignore_errors=True)
     if not passed_over:
         raise NotFoundError(f"{place.url} holds no backup")
+    if number is not None:
+        raise CorruptionError(
+            f"Backup {number} in {place.url} is not whole",
+            why=passed_over[0],
+            fix="restore another one: `tidegate restore PLACE --list` names them",
+        )
     raise CorruptionError(
         f"No backup in {place.url} is whole",
         why="; ".join(passed_over),
         fix="restore an older version of its objects",
     )
+
+
+def _candidates(numbers: list[int], number: int | None, *, url: str) -> list[int]:
+    """The backups to try, in order."""
+    if number is None:
+        return numbers[::-1]
+    if number not in numbers:
+        known = ", ".join(map(str, numbers)) or "none"
+        raise NotFoundError(f"{url} has no backup number {number}", why=f"it has {known}")
+    return [number]
 
 
 def _place_beside(folder: Path) -> Path:
@@ -121,7 +141,14 @@ def _place_beside(folder: Path) -> Path:
     return whole.with_name(f".{whole.name}.restoring")
 
 
-async def _read_manifest(place: ObjectPlace, number: int) -> BackupManifest:
+async def read_manifest(place: ObjectPlace, number: int) -> BackupManifest:
+    """What a backup consists of.
+
+    Raises:
+        NotFoundError: there is no such backup.
+        CorruptionError, StaleFolderError: its manifest is damaged, or of another version of this program.
+        TidegateError: the store refused, or did not answer in time.
+    """
     name = manifest_name(number)
     return decode_manifest(await place.get(name, size_max=MANIFEST_BYTES_MAX), name=name)
 

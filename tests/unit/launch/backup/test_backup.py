@@ -1,7 +1,6 @@
 """Backups of a run folder: whatever is killed, cut or changed, a state of the run is restored, or none."""
 
 import asyncio
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,11 +10,26 @@ import msgspec
 import pytest
 
 from tests.unit.cli.run_folder import write_accounting, write_checkpoint, write_progress
+from tests.unit.launch.backup.folders import (
+    advance,
+    back_up,
+    head_of,
+    objects,
+    place_at,
+    restored,
+    state_of,
+)
 from tidegate.cli.accounting import ledger_path, read_accounting
 from tidegate.cli.app import run as tidegate
 from tidegate.cli.backup import command
 from tidegate.cli.backup.command import Backups
-from tidegate.core.errors import ConfigError, ConflictError, CorruptionError, DeadlineError, UnavailableError
+from tidegate.core.errors import (
+    ConfigError,
+    ConflictError,
+    CorruptionError,
+    DeadlineError,
+    UnavailableError,
+)
 from tidegate.launch.backup import snapshot as snapshots
 from tidegate.launch.backup.manifest import (
     BackupFile,
@@ -24,15 +38,13 @@ from tidegate.launch.backup.manifest import (
     manifest_name,
     object_name,
 )
-from tidegate.launch.backup.restoring import RestoredBackup, restore
 from tidegate.launch.backup.snapshot import NoCheckpointError
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.learner.checkpoint import checkpoints_in, read
-from tidegate.runtime.backup_state import BackupState, backup_problem, expect_backups, read_state
-from tidegate.runtime.object_storage.place import ObjectPlace, open_place
+from tidegate.runtime.backup_state import backup_problem, expect_backups
+from tidegate.runtime.object_storage.place import ObjectPlace
 from tidegate.trajectory_store import schema
-from tidegate.trajectory_store.verifying import read_head
 
 
 class Killed(BaseException):
@@ -60,60 +72,6 @@ class CountedPlace(ObjectPlace):
     async def delete(self, name: str) -> None:
         self._count()
         await super().delete(name)
-
-
-@pytest.fixture(autouse=True)
-def without_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hundreds of files are made durable here, which no test can see."""
-
-    def nothing(_descriptor: int) -> None:
-        return None
-
-    monkeypatch.setattr(os, "fsync", nothing)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "run"
-    write_checkpoint(made, write_accounting(made), step=3)
-    return made
-
-
-def advance(folder: Path, *, seq: int, step: int) -> None:
-    """Two more trajectories, an update of version ``step``, and a checkpoint after it."""
-    record = read_record(folder)
-    write_progress(folder, record, seqs=(seq, seq + 1), step=step)
-    write_checkpoint(folder, record, step=step + 1)
-
-
-def place_at(bucket: Path, kind: type[ObjectPlace] = ObjectPlace) -> Any:
-    opened = open_place(bucket.as_uri(), setting="--to", makes_folder=True)
-    return kind(opened._store, url=opened.url)  # pyright: ignore[reportPrivateUsage]
-
-
-def back_up(folder: Path, bucket: Path, *, keep: int = 3, place: ObjectPlace | None = None) -> None:
-    made = Backups(
-        folder, place or place_at(bucket), read_record(folder).run_id, keep=keep, say=lambda _line: None
-    )
-    asyncio.run(made.make())
-
-
-def restored(bucket: Path, to: Path) -> RestoredBackup:
-    return asyncio.run(restore(place_at(bucket), to, say=lambda _line: None))
-
-
-def head_of(folder: Path) -> str:
-    return read_head(ledger_path(folder))
-
-
-def objects(bucket: Path) -> set[str]:
-    return {path.relative_to(bucket).as_posix() for path in (bucket / "objects").rglob("*") if path.is_file()}
-
-
-def state_of(folder: Path) -> BackupState:
-    state = read_state(folder)
-    assert state is not None
-    return state
 
 
 def versions(folder: Path) -> list[int]:
