@@ -1,6 +1,7 @@
 """A run whose machine is lost goes on from its backup alone, in an empty folder."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +35,14 @@ def test_run_goes_on_from_its_backup_on_an_empty_machine(start: Callable[..., Ru
     run.until_trains(STEPS)
     number = newest(run)
     run.until(lambda: newest(run) > number, timeout_s=120, what="backup of a version that was trained")
+    status = run.status()
+    assert re.match(rf"number [0-9]+ in {re.escape(bucket)}/\S+ holds version", status["backup"])
+    assert status["values"]["backup_bytes"] > 0
+    # Without the process that makes backups the run goes on, and others say that there are none.
+    [backup] = [each for each in psutil.Process(run.process.pid).children() if "backup" in each.cmdline()]
+    backup.kill()
+    run.until(lambda: "none was completed" in run.status()["backup"], timeout_s=120, what="backup is missed")
+    assert run.status()["values"]["backup_behind"] > 3
     processes = [psutil.Process(process["pid"]) for process in run.processes().values()]
     run.process.kill()
     run.process.wait(timeout=60)
