@@ -209,7 +209,7 @@ class Publisher:
         """
         if not _are_scored(task, records):
             try:
-                await self._outbox.send_rollouts(task.env_id, task, records)
+                await self._outbox.send_rollouts(task, records)
                 return None
             except PayloadTooLargeError:
                 scored = await self._outbox.retry(task.task_id, lambda: self._score(task, records))

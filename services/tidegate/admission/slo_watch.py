@@ -108,7 +108,7 @@ class SloWatch:
         )
 
     def _report_declared(self) -> None:
-        env, telemetry = self._context.settings.workload.env, self._context.telemetry
+        env, telemetry = self._context.settings.workload.label, self._context.telemetry
         self._labels = {name: {ATTR_ENV: env, ATTR_SLO: name} for name in self._slos}
         for name, slo in self._slos.items():
             self._count(name, good=0.0, bad=0.0)

@@ -92,8 +92,9 @@ def _text_lines(played: PlayedText) -> str:
     turns = "".join(
         f"\n  turn    {text!r}" + (f"\n  reply   {reply!r}" if reply else "") for text, reply in played.turns
     )
+    env = f"\nof {played.env}" if played.env else ""
     return (
-        f"\nprompt    {played.prompt!r}{turns}\n  reward  {played.reward:g} ({parts}), {played.end}, "
+        f"{env}\nprompt    {played.prompt!r}{turns}\n  reward  {played.reward:g} ({parts}), {played.end}, "
         f"{played.took_s:.2f} s\n"
     )
 
@@ -120,7 +121,13 @@ def render(report: RunReport, plan: RunPlan) -> Table:
         table = describe_environment(report.environment, plan.file.policy)
     else:
         table = Table.grid(padding=(0, 2))
-        table.add_row("prompts", plan.file.workload.dataset.path or report.workload)
+        workload = plan.file.workload
+        total = sum(workload.weights().values())
+        for name, weight in workload.weights().items():
+            path = workload.by_name()[name].dataset.path
+            drawn = f", {weight / total:.1%} of them" if weight else ", evaluated only"
+            share = drawn if workload.envs else ""
+            table.add_row("prompts", f"{f'{path} for {name}' if path and share else path or name}{share}")
         table.add_row("policy", report.policy)
     if report.model is not None:
         model = report.model

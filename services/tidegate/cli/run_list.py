@@ -102,7 +102,7 @@ def line_of(folder: Path) -> RunLine:
     return RunLine(
         name=name,
         run_id=record.run_id,
-        env=plan.file.workload.env,
+        env=plan.file.workload.title,
         state="running" if running else "stopped" if summary is None else "ended",
         ended_by=(summary or {}).get("ended_by", ""),
         started_at_s=record.created_at_s,

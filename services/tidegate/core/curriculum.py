@@ -47,11 +47,15 @@ class BinState(msgspec.Struct, frozen=True):
 
 
 class CurriculumState(msgspec.Struct, frozen=True):
-    """What a restarted task queue needs to continue with the next prompt. ``weights``: of bins, by a user's code."""
+    """What a restarted task queue needs to continue with the next prompt. ``weights``: of bins, by a user's code.
+
+    ``envs``: of several environments the state of each, by its name; their sum is ``num_drawn``.
+    """
 
     num_drawn: int = 0
     bins: dict[str, BinState] = {}
     weights: dict[str, float] = {}
+    envs: dict[str, "CurriculumState"] = {}
 
 
 def uniform_fraction(*key: object) -> float:

@@ -65,7 +65,8 @@ class ScoreLoop:
         self._config = config
         self._rewards = rewards
         self._failures = context.bus.failures
-        self._env_id = context.settings.workload.env
+        self._label = context.settings.workload.label
+        self._envs = frozenset(context.settings.workload.weights())
         settings = context.settings
         self._overlong = settings.long_tail.overlong_rule(length_max=settings.workload.sampler.max_new_tokens)
         self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
@@ -76,7 +77,7 @@ class ScoreLoop:
     async def run(self) -> None:
         """Score until draining; then finish what is held."""
         context, config = self._context, self._config
-        consumer = await context.bus.consumer(context.topology.rollout_durable(self._env_id))
+        consumer = await context.bus.consumer(context.topology.rollout_durable(self._label))
         async with asyncio.TaskGroup() as group:
             try:
                 while not context.drain.requested:
@@ -139,7 +140,7 @@ class ScoreLoop:
     async def _score(self, delivery: Delivery, records: list[Trajectory]) -> None:
         stats, clock = self._context.stats, self._context.clock
         started_at_s = clock.now_s()
-        judgements = await self._rewards.judge(self._env_id, [answer_of(record) for record in records])
+        judgements = await self._rewards.judge(records[0].env_id, [answer_of(record) for record in records])
         stats.add(statistics.BUSY_S, clock.now_s() - started_at_s)
         await self._wait_out(records, started_at_s)
         stage = StageTiming(STAGE_SCORE, self._context.instance, started_at_s, clock.now_s())
@@ -191,7 +192,7 @@ class ScoreLoop:
         records = decode_frame(delivery.data)
         for record in records:
             validate_trajectory(record, run_id=self._context.settings.run)
-        check_group(records, env_id=self._env_id)
+        check_group(records, envs=self._envs)
         return records
 
     def _traced(self, records: list[Trajectory], stage: StageTiming) -> list[Trajectory]:
@@ -203,7 +204,7 @@ class ScoreLoop:
             stage.finished_at_s - stage.started_at_s,
             {ATTR_STAGE: STAGE_SCORE},
         )
-        labels = {ATTR_RUN: self._context.settings.run, ATTR_ENV: self._env_id}
+        labels = {ATTR_RUN: self._context.settings.run, ATTR_ENV: records[0].env_id}
         traced: list[Trajectory] = []
         for record in records:
             if not is_sampled(record.trace_parent):

@@ -1,28 +1,30 @@
 """Assembly of the environment service."""
 
 import os
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from tidegate.core.errors import TidegateError
 from tidegate.environment.config import EnvironmentConfig
+from tidegate.environment.conversations.tools import Tools
 from tidegate.environment.describing import Describe, EnvironmentAnswer, describe_in
 from tidegate.environment.failures import FailureReports
 from tidegate.environment.judgements import VerifierFailed
 from tidegate.environment.loops import ScoreLoop, SweepLoop
 from tidegate.environment.own_code.blocking_episodes import BlockingEpisodes
 from tidegate.environment.own_code.episodes import OwnEpisodes
-from tidegate.environment.own_code.tasks import OwnTasks, own_task_of
+from tidegate.environment.own_code.tasks import OwnTasks
 from tidegate.environment.parts import bounds_of, close_verifiers, open_verifiers, tools_of
 from tidegate.environment.rewards import Rewards
+from tidegate.environment.run_environments import RunEnvironments
 from tidegate.environment.sandbox.registry import open_sandbox
 from tidegate.environment.scoring import Scorer
 from tidegate.environment.servicer import EnvironmentServicer
-from tidegate.environment.session_envs import make_session_env
+from tidegate.environment.session_envs import Episodes, PackageEpisodes, make_session_env
 from tidegate.environment.sessions import SessionLimits, SessionTable
 from tidegate.environment.state import TASK, AnsweredProblem, ScoreCache
 from tidegate.environment.tasks.port import Problem
-from tidegate.environment.tasks.registry import get_task
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 
 
@@ -41,13 +43,11 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
     settings = context.settings
     is_text = settings.workload.kind == "text"
     bounds = bounds_of(config)
-    own = own_task_of(settings.workload, folder=settings.files_dir) if is_text else None
-    own_tasks = OwnTasks(bounds, own=own)
+    envs = RunEnvironments(settings.workload, folder=settings.files_dir)
+    own_tasks = OwnTasks(bounds, own=envs.own, env_of=envs.env_of)
     plays = settings.workload.turns_max > 1
-    if is_text and TASK in config.weights() and not plays:
-        await own_tasks.pool_of(settings.workload.env)
     scorer = Scorer(
-        get_task,
+        own_tasks.task_of,
         ScoreCache(num_max=config.cache_entries),
         context.clock,
         deadline_s=config.score_deadline_s,
@@ -62,23 +62,33 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         log=context.log,
     )
     reports = FailureReports(context.stats, context.log, on_error=config.on_error)
-    episodes = OwnEpisodes(own, bounds, report=partial(_report_turn, reports)) if own and plays else None
+    report = partial(_report_turn, reports)
+    played = envs.own.items() if plays else ()
+    episodes = {name: OwnEpisodes(own, bounds, report=report) for name, own in played}
+    scored = () if plays or TASK not in config.weights() else envs.env_of
+
+    async def close_own() -> None:
+        await own_tasks.close()
+        for each in episodes.values():
+            await each.close()
+
     try:
-        if episodes is not None:
-            await episodes.start()
+        for name in scored:
+            await own_tasks.pool_of(name)
+        for each in episodes.values():
+            await each.start()
         verifiers = await open_verifiers(config, sandbox, folder=settings.files_dir)
     except TidegateError:
-        await own_tasks.close()
-        if episodes is not None:
-            await episodes.close()
+        await close_own()
         raise
-    rewards = Rewards(scorer, verifiers, config, reports, seed=settings.seed)
+    rewards = Rewards(scorer, verifiers, config, reports, seed=settings.seed, problem_of=envs.problem_of)
+    tools = tools_of(config, sandbox=sandbox)
     sessions = SessionTable(
         partial(
             make_session_env,
             allowed_modules=config.session_envs,
-            tools=tools_of(config, sandbox=sandbox),
-            own={} if episodes is None else {episodes.env_id: BlockingEpisodes(episodes)},
+            tools=tools,
+            own=_episodes_of(envs, episodes, tools),
         ),
         SessionLimits(
             max_sessions=config.max_sessions,
@@ -99,13 +109,23 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         await description.close()
         await sessions.close_all()
         sandbox.close()
-        await own_tasks.close()
-        if episodes is not None:
-            await episodes.close()
+        await close_own()
         await close_verifiers(verifiers)
 
-    servicer = EnvironmentServicer(rewards, sessions, description, on_error=config.on_error)
+    servicer = EnvironmentServicer(
+        rewards, sessions, description, on_error=config.on_error, problem_of=envs.problem_of
+    )
     return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
+
+
+def _episodes_of(envs: RunEnvironments, own: Mapping[str, OwnEpisodes], tools: Tools) -> dict[str, Episodes]:
+    """What begins the episodes of the run's own conversations, and of tasks that the run has another name for."""
+    named = {
+        name: PackageEpisodes(env, tools)
+        for name, env in envs.env_of.items()
+        if name not in envs.own and name != env
+    }
+    return {**named, **{name: BlockingEpisodes(each) for name, each in own.items()}}
 
 
 def _report_turn(reports: FailureReports, failed: VerifierFailed, problem: Problem, text: str) -> None:

@@ -35,7 +35,8 @@ class PlayedText(msgspec.Struct, frozen=True):
     """One episode: what the policy would have read and what stood for it, in order, and the verdict.
 
     ``turns``: each turn with the reply to it, which is empty at the end. ``end``: why it ended. ``parts``: the score
-    of each verifier by its name. ``took_s``: of the environment and the verifiers.
+    of each verifier by its name. ``took_s``: of the environment and the verifiers. ``env``: its name, where a run has
+    several.
     """
 
     prompt: str
@@ -45,6 +46,7 @@ class PlayedText(msgspec.Struct, frozen=True):
     components: dict[str, float]
     parts: dict[str, float]
     took_s: float
+    env: str = ""
 
 
 async def play_text(
@@ -65,7 +67,7 @@ async def play_text(
     bounds = msgspec.structs.replace(bounds_of(config), num_processes=1)
     own = own_task_of(workload, folder=folder)
     async with AsyncExitStack() as stack:
-        tasks = OwnTasks(bounds, own=own)
+        tasks = OwnTasks(bounds, own={} if own is None else {workload.env: own})
         stack.push_async_callback(tasks.close)
         sandbox = open_sandbox(
             config.isolation, config.sandbox, max_runs=1, environ=os.environ, log=structlog.get_logger()

@@ -18,6 +18,7 @@ from tidegate.environment.state import (
     TASK,
     AnsweredProblem,
     OnError,
+    ProblemOf,
     ScoreCache,
     combined,
     resolve_failure,
@@ -37,8 +38,13 @@ class Rewards:
         reports: FailureReports,
         *,
         seed: int,
+        problem_of: ProblemOf | None = None,
     ) -> None:
-        """``scorer`` knows the tasks; ``verifiers`` are those of ``config`` by name, started; ``seed`` is the run's."""
+        """``scorer`` knows the tasks; ``verifiers`` are those of ``config`` by name, started; ``seed`` is the run's.
+
+        ``problem_of``: the problem of an environment as the environment itself wrote it; None: as it came.
+        """
+        self._problem_of = problem_of
         self._reports = reports
         self._scorer = scorer
         self._verifiers = verifiers
@@ -62,6 +68,11 @@ class Rewards:
         Raises:
             NotFoundError: there is no such text task.
         """
+        if self._problem_of is not None:
+            answers = [
+                AnsweredProblem(self._problem_of(env_id, answer.problem), answer.completion)
+                for answer in answers
+            ]
         asked = list(dict.fromkeys(answers))
         by_part: dict[str, list[Judgement]] = {}
         if TASK in self._weights:

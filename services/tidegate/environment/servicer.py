@@ -9,7 +9,7 @@ from tidegate.environment.describing import EnvironmentAnswer
 from tidegate.environment.judgements import why_failed
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.sessions import SessionTable
-from tidegate.environment.state import AnsweredProblem, OnError, resolve_failure
+from tidegate.environment.state import AnsweredProblem, OnError, ProblemOf, resolve_failure
 from tidegate.environment.tasks.port import Problem
 from tidegate.runtime.rpc import Registration
 from tidegate.v1 import environment_service_pb2 as pb
@@ -36,7 +36,10 @@ class EnvironmentServicer(EnvironmentServiceServicer):
         description: EnvironmentAnswer,
         *,
         on_error: OnError,
+        problem_of: ProblemOf | None = None,
     ) -> None:
+        """``problem_of``: the problem of an environment as the environment itself wrote it; None: as it came."""
+        self._problem_of = problem_of
         self._on_error: OnError = on_error
         self._rewards = rewards
         self._sessions = sessions
@@ -73,6 +76,8 @@ class EnvironmentServicer(EnvironmentServiceServicer):
         problem = None
         if request.prompt:
             problem = Problem(request.prompt_id, request.prompt, request.answer, request.curriculum_bin)
+            if self._problem_of is not None:
+                problem = self._problem_of(request.env_id, problem)
         session_id, observation = await self._sessions.open(
             request.env_id, seed=request.seed, problem=problem, actions=list(request.actions)
         )

@@ -1,7 +1,7 @@
 """Scores as values: the cache of them, what a failed verifier means, the record once it is scored."""
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -27,6 +27,8 @@ class AnsweredProblem(msgspec.Struct, frozen=True):
 
 
 OnError: TypeAlias = Literal["zero", "drop", "partial"]
+# From an environment's name and a problem of the run to that problem as the environment itself wrote it.
+ProblemOf: TypeAlias = Callable[[str, Problem], Problem]
 
 
 class ScoreCache:
@@ -69,18 +71,21 @@ def answer_of(record: Trajectory) -> AnsweredProblem:
     return AnsweredProblem(problem=problem, completion=record.completion + ending)
 
 
-def check_group(records: Sequence[Trajectory], *, env_id: str) -> None:
+def check_group(records: Sequence[Trajectory], *, envs: Collection[str]) -> None:
     """Whether the records of one message are one whole group of one environment (I6).
 
     Raises:
         RecordError: samples are missing, doubled, or belong elsewhere.
     """
     first = records[0]
-    if any(record.env_id != env_id for record in records):
+    other = next((record for record in records if record.env_id not in envs), None)
+    if other is not None:
         raise RecordError(
-            f"Group {first.group_id} belongs to environment {first.env_id!r}",
-            why=f"this worker scores {env_id!r}",
+            f"Group {other.group_id} belongs to environment {other.env_id!r}",
+            why=f"this worker scores {', '.join(map(repr, sorted(envs)))}",
         )
+    if any(record.env_id != first.env_id for record in records):
+        raise RecordError(f"Group {first.group_id} is of several environments")
     if any(record.group_id != first.group_id for record in records):
         raise RecordError(f"A message mixes group {first.group_id} with others")
     ids = {record.trajectory_id for record in records}

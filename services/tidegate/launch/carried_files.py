@@ -132,8 +132,10 @@ def _sources(plan: RunPlan) -> Iterable[tuple[str, Path]]:
     for setting, reference in own_code_of(plan).items():
         for path in digests_of(reference):
             yield setting, Path(path)
-    dataset = plan.file.workload.dataset
-    for setting, written in (("path", dataset.path), ("held_out_path", dataset.held_out_path)):
+    workload = plan.file.workload
+    datasets = [part.dataset for part in workload.by_name().values()]
+    named = [(key, getattr(dataset, key)) for dataset in datasets for key in ("path", "held_out_path")]
+    for setting, written in dict.fromkeys(named):
         if not written or os.path.isabs(written) or is_url(written):
             continue
         place = Path(os.path.abspath(find_path(written, folder=folder)))

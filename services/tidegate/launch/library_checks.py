@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from tidegate.core.errors import ConfigError
 from tidegate.environment.libraries.names import is_openenv, is_verifiers, openenv_settings
 from tidegate.environment.tasks.registry import TASKS
@@ -13,6 +15,8 @@ def check_libraries(file: RunFile, services: dict[str, Any]) -> ConfigError | No
     workload = file.workload
     if workload.kind != "text":
         return None
+    if workload.envs:
+        return _check_several(file, services)
     if workload.env in TASKS and workload.env_kwargs:
         return ConfigError(
             f"workload.env_kwargs is set with workload.env {workload.env}",
@@ -30,6 +34,26 @@ def check_libraries(file: RunFile, services: dict[str, Any]) -> ConfigError | No
             why=f"workload.env {workload.env} is of no library that has a worker of its own",
             fix="set actor.gateway.command to the program of your worker",
         )
+    return None
+
+
+def _check_several(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
+    """The first that could not run alone, with its name; or what no run of several environments has."""
+    if services["actor"].gateway is not None:
+        return ConfigError(
+            "actor.gateway is set with workload.envs",
+            why="an agent is started without a word on which of several environments a task is of",
+            fix="set workload.env to one of them, or remove actor.gateway",
+        )
+    for name, part in file.workload.by_name().items():
+        if is_verifiers(part.env):
+            return ConfigError(
+                f"workload.envs names {part.env}",
+                why="an environment of verifiers needs actor.gateway, which serves a run of one environment",
+                fix=f"train on it in a run of its own: workload.env: {part.env}",
+            )
+        if problem := check_libraries(msgspec.structs.replace(file, workload=part), services):
+            return ConfigError(f"workload.envs, {name}: {problem.what}", why=problem.why, fix=problem.fix)
     return None
 
 

@@ -45,7 +45,9 @@ def own_code_of(plan: RunPlan) -> dict[str, OwnReference]:
     folder, setting = file.files_dir, "workload.env"
     try:
         if file.workload.kind == "text":
-            find(setting, own_task_of(file.workload, folder=folder))
+            for name, part in file.workload.by_name().items():
+                setting = f"workload.envs.{name}" if file.workload.envs else "workload.env"
+                find(setting, own_task_of(part, folder=folder))
         elif is_reference(file.workload.env):
             # Its name is one of Gymnasium's registry, which only the module itself knows.
             module, _, name = file.workload.env.rpartition(":")

@@ -23,7 +23,7 @@ from tidegate.environment.tasks.port import Demonstration, Problem
 from tidegate.launch.inherited_environment import inherited
 from tidegate.launch.play_child import PLAYED_S_MAX, PlayedSegments, PlayQuestion
 from tidegate.launch.preparation import write_datasets
-from tidegate.launch.run_plan import RunPlan
+from tidegate.launch.run_plan import RunPlan, parts_of
 from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, ask
 from tidegate.task_queue.dataset import TRAIN_FILE
 
@@ -38,7 +38,7 @@ DEMONSTRATIONS_FILE = "demonstrations.jsonl"
 
 
 async def play_run(plan: RunPlan) -> PlayedSegments | list[PlayedText]:
-    """What one episode of the run's workload gave.
+    """What one episode of the run's workload gave; of several environments one of each.
 
     Raises:
         ConfigError: the environment, the task or a verifier failed; with file and line of the user's code.
@@ -46,6 +46,17 @@ async def play_run(plan: RunPlan) -> PlayedSegments | list[PlayedText]:
     file = plan.file
     if file.workload.kind == "segments":
         return _play_segments(plan)
+    if file.workload.envs:
+        return [
+            msgspec.structs.replace(played, env=name)
+            for name, part in parts_of(plan).items()
+            for played in await _play_text(part)
+        ]
+    return await _play_text(plan)
+
+
+async def _play_text(plan: RunPlan) -> list[PlayedText]:
+    file = plan.file
     with TemporaryDirectory(prefix="tidegate-play-") as folder:
         write_datasets(plan, Path(folder))
         problem = _first(Path(folder) / TRAIN_FILE, Problem)

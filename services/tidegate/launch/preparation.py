@@ -14,7 +14,8 @@ from tidegate.environment.tasks.port import dataset_rows
 from tidegate.environment.tasks.registry import get_task
 from tidegate.launch.carried_files import check_mounted
 from tidegate.launch.inherited_environment import inherited
-from tidegate.launch.run_plan import RunPlan
+from tidegate.launch.mixed_rows import folder_of, join_rows
+from tidegate.launch.run_plan import RunPlan, parts_of
 from tidegate.models.model_folder import CACHE_DIR, check_files, pretrained_folder
 from tidegate.models.smollm2 import SMOLLM2, smollm2_folder
 from tidegate.runtime.files import replace_file
@@ -31,7 +32,8 @@ NUM_DEMONSTRATIONS = 8_192
 def write_datasets(plan: RunPlan, folder: Path) -> None:
     """Write the problems and demonstrations of a text workload into ``folder``; segments read none.
 
-    Problems are those of ``workload.dataset`` where it names one, else those of the environment. Existing files
+    Problems are those of ``workload.dataset`` where it names one, else those of the environment. Of several
+    environments each has its own rows in a folder below, and the run reads what ``mixed_rows`` joins. Existing files
     stay, so that a resumed run keeps its own and a user may provide others.
 
     Raises:
@@ -39,6 +41,16 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
     """
     workload = plan.file.workload
     if workload.kind != "text":
+        return
+    if workload.envs:
+        for number, (name, part) in enumerate(parts_of(plan).items()):
+            try:
+                write_datasets(part, folder_of(folder, number))
+            except ConfigError as error:
+                raise ConfigError(
+                    f"workload.envs, {name}: {error.what}", why=error.why, fix=error.fix
+                ) from error
+        join_rows(folder, workload.weights(), demonstrations_max=NUM_DEMONSTRATIONS)
         return
     own = own_task_of(workload, folder=plan.file.files_dir)
     import_dataset(workload.dataset, folder, files_dir=plan.file.files_dir)

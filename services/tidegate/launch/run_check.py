@@ -69,7 +69,7 @@ async def check_run(plan: RunPlan, *, room: LearnerRoom | None = None) -> RunRep
             try_curriculum(plan, Path(folder))
     return RunReport(
         run=file.run,
-        workload=file.workload.env,
+        workload=file.workload.title,
         policy=file.policy.kind,
         target=str(target),
         instances=plan.replicas,

@@ -104,6 +104,14 @@ class RunPlan(msgspec.Struct, frozen=True):
         return document
 
 
+def parts_of(plan: RunPlan) -> dict[str, RunPlan]:
+    """The plan of each environment as if the run had it alone, by the environment's name."""
+    return {
+        name: msgspec.structs.replace(plan, file=msgspec.structs.replace(plan.file, workload=workload))
+        for name, workload in plan.file.workload.by_name().items()
+    }
+
+
 def _as_read_from_json(value: msgspec.Struct) -> dict[str, Any]:
     """With lists where a Struct has tuples, so that it compares equal to the content of a file."""
     return msgspec.json.decode(msgspec.json.encode(value), type=dict[str, Any])

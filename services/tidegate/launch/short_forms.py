@@ -2,6 +2,7 @@
 
 workload.dataset: problems.jsonl            dataset: {path: problems.jsonl}
 workload.reward: my_reward.py:score         env: my_reward.py:score, where the run is of text
+workload.envs: [arithmetic]                 envs: [{env: arithmetic}]; a dataset as that of workload
 environment.verifiers.mine: my.py:score     mine: {kind: python, path: my.py, function: score}
 track: [mlflow]                             track: [{tracker: mlflow}]
 callbacks: [my_callbacks.py:Notify]         callbacks: [{code: my_callbacks.py:Notify}]
@@ -16,6 +17,8 @@ from tidegate.core.errors import ConfigError
 SHORT_FIELDS = (
     ("WorkloadConfig", "dataset"),
     ("WorkloadConfig", "reward"),
+    ("WorkloadConfig", "envs"),
+    ("EnvShare", "dataset"),
     ("EnvironmentConfig", "verifiers"),
     ("RunFile", "track"),
     ("RunFile", "callbacks"),
@@ -43,6 +46,9 @@ def expand_short_forms(raw: dict[str, Any]) -> dict[str, Any]:
                     fix="remove one of them, or add the function to environment.verifiers",
                 )
             workload["env"] = workload.pop("reward")
+        envs = workload.get("envs")
+        if isinstance(envs, list):
+            workload["envs"] = [_env_share(each) for each in cast("list[Any]", envs)]
         result["workload"] = workload
     environment = _section(raw, "environment")
     verifiers = None if environment is None else _section(environment, "verifiers")
@@ -66,6 +72,18 @@ def expand_short_forms(raw: dict[str, Any]) -> dict[str, Any]:
 def _section(parent: dict[str, Any], key: str) -> dict[str, Any] | None:
     section = parent.get(key)
     return dict(cast("dict[str, Any]", section)) if isinstance(section, dict) else None
+
+
+def _env_share(entry: Any) -> Any:
+    """An entry of ``workload.envs``: a text is an environment of weight 1."""
+    if isinstance(entry, str):
+        return {"env": entry}
+    if not isinstance(entry, dict):
+        return entry
+    share = dict(cast("dict[str, Any]", entry))
+    if isinstance(share.get("dataset"), str):
+        share["dataset"] = {"path": share["dataset"]}
+    return share
 
 
 def _python_verifier(reference: str) -> dict[str, str]:

@@ -50,6 +50,7 @@ from tidegate.core.slo import Slo
 from tidegate.core.slo_catalogue import declared
 from tidegate.core.staleness import Fresh
 from tidegate.learner.committing import CommitTimes
+from tidegate.learner.environment_figures import by_environment
 from tidegate.learner.state import JudgedTrajectory, LagWindow, OutdatedTrajectory, TrainingProgress
 from tidegate.learner.steps_log import OWN_FIELDS, StepLine, StepsLog
 from tidegate.learner.training_batch import TrainingBatch
@@ -91,7 +92,9 @@ class StepReporter:
         self._context = context
         self._log = log
         self._lags = LagWindow()
-        self._labels = {ATTR_ENV: context.settings.workload.env}
+        workload = context.settings.workload
+        self._labels = {ATTR_ENV: workload.label}
+        self._envs = tuple(workload.weights()) if workload.envs else ()
         self.newest: dict[str, float] = {}
         self._longest_s = 0.0
         context.stats.set(statistics.UPDATE_DUE_AT_S, 0.0)
@@ -225,7 +228,10 @@ class StepReporter:
             publish_s=times.publish_s,
             response=step.response.figures(),
             updates=int(metrics.get("updates", 1)),
-            metrics={name: value for name, value in metrics.items() if name not in OWN_FIELDS},
+            metrics={
+                **{name: value for name, value in metrics.items() if name not in OWN_FIELDS},
+                **by_environment(step.batch.trajectories, self._envs),
+            },
         )
         try:
             self._log.append(line)
@@ -247,7 +253,8 @@ class StepReporter:
                 span = self._emit_consume(step, trajectory, item, violates=violates)
             self._observe(verdict, trace_parent=span)
             if trajectory.reward is not None:
-                telemetry.observe(METRIC_REWARD, trajectory.reward, labels, trace_parent=span)
+                of_env = {ATTR_ENV: trajectory.env_id} if self._envs else labels
+                telemetry.observe(METRIC_REWARD, trajectory.reward, of_env, trace_parent=span)
             known = [stage.stage for stage in trajectory.stages]
             for stage in STAGES_EXPECTED:
                 if stage not in known:

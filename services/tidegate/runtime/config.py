@@ -20,6 +20,7 @@ from tidegate.core.slo_catalogue import SlosConfig
 from tidegate.core.workloads import ONE_MACHINE, Workloads
 from tidegate.runtime.chat_config import ChatConfig
 from tidegate.runtime.environment_settings import RewardConfig, WrapperSettings
+from tidegate.runtime.prompt_sources import DatasetConfig, EnvShare, check_envs
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0.0)]
@@ -68,47 +69,6 @@ class ResponseConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.tiers if self.graded else ()
 
 
-class DatasetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Your own prompts. They are copied into the run folder once, so that a restarted run uses the same prompts.
-
-    ``path``: a file of JSON lines, a Parquet file, a folder with several files of one of these formats, or a folder
-    that the library ``datasets`` saved to disk; relative to where the run is started. Also one of these in object
-    storage (``s3://bucket/problems.jsonl``, ``gs://``, ``az://``, ``file://``), read with the credentials of the
-    environment. Empty: the environment's own problems. ``format``: ``auto`` detects it by file names. ``split``: the
-    part of a saved folder with several parts.
-    ``prompt_column``, ``answer_column``, ``prompt_id_column``, ``bin_column``: names of columns. A prompt is a text or
-    a list of messages (``role``, ``content``), which a policy with a chat template reads as a chat. Without an answer
-    the verifier gets an empty one; without an id a prompt is identified by the digest of its content; without a bin
-    all prompts share one. Only the prompt column and columns with other names than the defaults are required; an empty
-    name means no column.
-    ``held_out_path``, ``held_out_split``, ``held_out_share``: problems for evaluations that are never trained on:
-    other files, another split, or a share of the prompts, chosen by their digest. At most one of the three.
-    """
-
-    path: str = ""
-    format: Literal["auto", "jsonl", "parquet", "datasets"] = "auto"
-    split: str = "train"
-    prompt_column: str = "prompt"
-    answer_column: str = "answer"
-    prompt_id_column: str = "prompt_id"
-    bin_column: str = "bin"
-    held_out_path: str = ""
-    held_out_split: str = ""
-    held_out_share: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.0
-
-    def __post_init__(self) -> None:
-        """Refuse contradicting settings.
-
-        Raises:
-            ConfigError: there is more than one rule for what is held out.
-        """
-        if sum(map(bool, (self.held_out_path, self.held_out_split, self.held_out_share))) > 1:
-            raise ConfigError(
-                "workload.dataset has more than one rule for what is held out",
-                fix="set at most one of held_out_path, held_out_split and held_out_share",
-            )
-
-
 class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rollouts of a run.
 
@@ -139,10 +99,12 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     a conversation with a session of the environment ``env``, whose replies are between the turns and are not trained.
     ``dataset`` (text): your own prompts instead of the problems of ``env``, which still scores them.
     ``bins`` (text): use only problems of these curriculum bins of ``env``; empty uses all.
+    ``envs`` (text): several environments in place of ``env``, each with its weight; ``turns_max`` and ``sampler`` are
+    those of all of them.
     """
 
     kind: Literal["segments", "text"]
-    env: str
+    env: str = ""
     env_kwargs: dict[str, Any] = {}
     wrappers: Annotated[tuple[WrapperSettings, ...], msgspec.Meta(max_length=16)] = ()
     frame_stack: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
@@ -156,14 +118,16 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     turns_max: Annotated[int, msgspec.Meta(ge=1, le=1024)] = 1
     dataset: DatasetConfig = DatasetConfig()
     bins: tuple[str, ...] = ()
+    envs: Annotated[tuple[EnvShare, ...], msgspec.Meta(max_length=64)] = ()
 
     def __post_init__(self) -> None:
         """Refuse an invalid latency, and settings of the other kind of workload, before anything starts.
 
         Raises:
-            ConfigError: it is no distribution, segments have a dataset, or text has settings of environments that are
-                stepped; the message contains a fix.
+            ConfigError: it is no distribution, segments have a dataset, text has settings of environments that are
+                stepped, or there is no environment; the message contains a fix.
         """
+        self._check_envs()
         for key, default in _OF_SEGMENTS.items():
             if self.kind != "segments" and getattr(self, key) != default:
                 raise ConfigError(
@@ -187,7 +151,59 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         named = {OTHER_BIN: self.latency} if isinstance(self.latency, str) else self.latency
         return {bin_name: parse_distribution(text) for bin_name, text in named.items() if text}
 
+    @property
+    def label(self) -> str:
+        """The environment's name in streams and metrics of the whole run, also where it has several."""
+        return MIXTURE if self.envs else self.env
 
+    @property
+    def title(self) -> str:
+        """The environments in words, for people."""
+        return " + ".join(each.title for each in self.envs) or self.env
+
+    def weights(self) -> dict[str, float]:
+        """The weight of each environment, by its name."""
+        return {each.title: each.weight for each in self.envs} or {self.env: 1.0}
+
+    def by_name(self) -> dict[str, "WorkloadConfig"]:
+        """The workload of each environment as if the run had it alone."""
+        return {
+            each.title: msgspec.structs.replace(
+                self, env=each.env, env_kwargs=each.env_kwargs, dataset=each.dataset, bins=each.bins, envs=()
+            )
+            for each in self.envs
+        } or {self.env: self}
+
+    def _check_envs(self) -> None:
+        if not self.envs:
+            if not self.env:
+                raise ConfigError(
+                    "`workload.env` is missing",
+                    why="it must be a text",
+                    fix="name the environment"
+                    + (", or several with weights in workload.envs" if self.kind == "text" else ""),
+                )
+            return
+        if self.kind != "text":
+            raise ConfigError(
+                "workload.envs is set with workload.kind segments",
+                why="a policy of segments has the observations and actions of one environment",
+                fix="set workload.env to one of them",
+            )
+        for key, default in _OF_ONE_ENV.items():
+            if getattr(self, key) != default:
+                raise ConfigError(
+                    f"workload has both `{key}` and `envs`",
+                    why="each environment in envs has its own",
+                    fix=f"move `{key}` into an entry of envs",
+                )
+        check_envs(self.envs)
+
+
+# What streams and metrics of a run with several environments are named by.
+MIXTURE = "mixture"
+# Fields of ``WorkloadConfig`` that each environment in ``envs`` has of its own.
+_OF_ONE_ENV: dict[str, object] = {"env": "", "env_kwargs": {}, "dataset": DatasetConfig(), "bins": ()}
 # Fields of ``WorkloadConfig`` that only segments have, with their defaults.
 _OF_SEGMENTS: dict[str, object] = {
     "wrappers": (),

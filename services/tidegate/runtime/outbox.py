@@ -38,7 +38,7 @@ class Outbox:
         self._context = context
         self._store = store
 
-    async def send_rollouts(self, env_id: str, task: Task, records: Sequence[Trajectory]) -> None:
+    async def send_rollouts(self, task: Task, records: Sequence[Trajectory]) -> None:
         """Send the group of ``task`` to ROLLOUTS, where environment workers score it.
 
         Raises:
@@ -51,7 +51,10 @@ class Outbox:
         await self.retry(
             task_id,
             lambda: context.bus.publish(
-                context.topology.rollouts(env_id), frame, message_id=task_id, headers=headers
+                context.topology.rollouts(context.settings.workload.label),
+                frame,
+                message_id=task_id,
+                headers=headers,
             ),
         )
 

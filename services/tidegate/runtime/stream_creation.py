@@ -40,7 +40,7 @@ def consumers_of(settings: Settings, consumers: ConsumerSettings) -> list[Consum
     if workload.kind == "text":
         specs.append(
             topology.rollout_consumer(
-                workload.env,
+                workload.label,
                 ack_wait_s=consumers.rollout_ack_wait_s,
                 max_running=consumers.unscored_groups_max,
             )

@@ -1,7 +1,8 @@
 """The dataset of a run: problems as JSON lines, checked once and read by place.
 
-A row is ``{"prompt_id": ..., "prompt": ..., "answer": ..., "bin": ...}``; the last two may be left out. In memory is
-where each row begins and its bin, not its text: 100,000 prompts take 3 MB with their curriculum, however long they are,
+A row is ``{"prompt_id": ..., "prompt": ..., "answer": ..., "bin": ...}``; the last two may be left out. Where a run has
+several environments, ``env`` names the one of the row, and its bins are of no other. In memory is where each row begins
+and its bin, not its text: 100,000 prompts take 3 MB with their curriculum, however long they are,
 so that a million of them fit the service's memory goal of 80 MB.
 """
 
@@ -32,6 +33,7 @@ class Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prompt: str
     answer: str = ""
     bin: str = "all"
+    env: str | msgspec.UnsetType = msgspec.UNSET
 
 
 # A task message holds 256 KiB; half of it remains for the other fields of a task.
@@ -45,12 +47,18 @@ _DECODER = msgspec.json.Decoder(Row)
 class Dataset(Sequence[Prompt]):
     """The problems of one file, in file order. The file is held open and belongs to the run: it never changes."""
 
-    def __init__(self, file: BinaryIO, name: str, starts: "array[int]", bins: list[str]) -> None:
-        """``starts``: where each row begins, and the end of the file; use ``open_dataset``."""
+    def __init__(
+        self, file: BinaryIO, name: str, starts: "array[int]", bins: list[str], env_of: dict[str, str]
+    ) -> None:
+        """``starts``: where each row begins, and the end of the file; use ``open_dataset``.
+
+        ``env_of``: the environment of each bin; empty for a bin whose rows name none.
+        """
         self._file = file
         self._name = name
         self._starts = starts
         self.bins = bins
+        self.env_of = env_of
 
     def __len__(self) -> int:
         """How many problems there are."""
@@ -78,7 +86,7 @@ class Dataset(Sequence[Prompt]):
                 why=str(error),
                 fix="put back the file that the run began with and start the task queue again",
             ) from error
-        return Prompt(PromptId(row.prompt_id), row.prompt, row.answer, row.bin)
+        return Prompt(PromptId(row.prompt_id), row.prompt, row.answer, row.bin, _env(row))
 
     def close(self) -> None:
         """Let go of the file."""
@@ -89,8 +97,8 @@ def open_dataset(path: Path) -> Dataset:
     """All problems of a JSONL file, checked; blank lines are skipped.
 
     Raises:
-        ConfigError: the file is missing, empty or not UTF-8; a line is malformed or too long for a task; or a
-            prompt_id comes twice.
+        ConfigError: the file is missing, empty or not UTF-8; a line is malformed or too long for a task; a
+            prompt_id comes twice; or a bin is of two environments.
     """
     try:
         file = path.open("rb")
@@ -101,19 +109,20 @@ def open_dataset(path: Path) -> Dataset:
             fix="`tidegate up` writes it into <run folder>/data before the services start",
         ) from error
     try:
-        starts, ids, bins = array("Q"), array("Q"), list[str]()
-        for _, start, row in _rows(file, path.name):
+        starts, ids, bins, env_of = array("Q"), array("Q"), list[str](), dict[str, str]()
+        for number, start, row in _rows(file, path.name):
             starts.append(start)
-            ids.append(short_digest(row.prompt_id))
+            ids.append(short_digest(_identity(row)))
             # One text for all rows of a bin.
             bins.append(sys.intern(row.bin))
+            _check_bin(row, env_of.setdefault(row.bin, _env(row)), number, path.name)
         # Up to the next row: blank lines in between are nothing to a decoder of JSON.
         starts.append(file.tell())
         _refuse(file, path.name, ids)
     except BaseException:
         file.close()
         raise
-    return Dataset(file, path.name, starts, bins)
+    return Dataset(file, path.name, starts, bins, env_of)
 
 
 def _refuse(file: BinaryIO, name: str, ids: "array[int]") -> None:
@@ -164,6 +173,25 @@ def _row(line: bytes, number: int, name: str) -> Row:
     return row
 
 
+def _env(row: Row) -> str:
+    return row.env if isinstance(row.env, str) else ""
+
+
+def _check_bin(row: Row, env: str, number: int, name: str) -> None:
+    """``env``: of the bin so far."""
+    if env != _env(row):
+        raise ConfigError(
+            f"Line {number} of dataset {name} has the bin {row.bin!r} in {_env(row)!r}",
+            why=f"lines before it have the bin in {env!r}, and a bin is of one environment",
+            fix="give the bins of each environment names of their own",
+        )
+
+
+def _identity(row: Row) -> str:
+    """What no other row has: an environment knows nothing of the ids of others."""
+    return f"{_env(row)}\0{row.prompt_id}" if _env(row) else row.prompt_id
+
+
 def short_digest(text: str) -> int:
     """A number of 64 bits that a text has wherever and whenever it is read."""
     return int.from_bytes(blake2b(text.encode(), digest_size=DIGEST_BYTES).digest(), "little")
@@ -173,9 +201,8 @@ def _refuse_repeated(file: BinaryIO, name: str) -> None:
     """Find the id that comes twice, if one does."""
     first: dict[str, int] = {}
     for number, _, row in _rows(file, name):
-        if row.prompt_id in first:
-            raise _bad_id(number, name, row.prompt_id, f"line {first[row.prompt_id]} has it too")
-        first[row.prompt_id] = number
+        if (earlier := first.setdefault(_identity(row), number)) != number:
+            raise _bad_id(number, name, row.prompt_id, f"line {earlier} has it too")
 
 
 def _bad_id(number: int, name: str, prompt_id: str, why: str) -> ConfigError:

@@ -13,10 +13,10 @@ from typing import Any, BinaryIO
 import msgspec
 
 from tidegate.core.errors import ConfigError
-from tidegate.runtime.config import DatasetConfig
 from tidegate.runtime.object_storage.fetching import fetched
 from tidegate.runtime.object_storage.urls import is_url
 from tidegate.runtime.own_code.references import find_path
+from tidegate.runtime.prompt_sources import DatasetConfig
 from tidegate.task_queue.dataset import (
     DIGEST_BYTES,
     HELD_OUT_FILE,

@@ -25,9 +25,10 @@ from tidegate.catalogue.telemetry import (
     SPAN_TASK_LEASE,
 )
 from tidegate.core.admission import Admit, Delay, Limits
-from tidegate.core.curriculum import Curriculum, CurriculumState
+from tidegate.core.curriculum import CurriculumState
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import PolicyVersion
+from tidegate.core.mixed_curriculum import PromptChoice
 from tidegate.core.records import Task
 from tidegate.core.staleness import LineageTree
 from tidegate.runtime.policy_watch import PolicyWatch
@@ -67,7 +68,7 @@ _LIMITS_DECODER = msgspec.json.Decoder(Limits)
 class TaskSource:
     """Where tasks come from: prompts of a dataset, or nothing but seeds for segments."""
 
-    def __init__(self, prompts: Sequence[Prompt], curriculum: Curriculum | None) -> None:
+    def __init__(self, prompts: Sequence[Prompt], curriculum: PromptChoice | None) -> None:
         """An empty dataset has no curriculum: segments."""
         self._prompts = prompts
         self._curriculum = curriculum

@@ -4,10 +4,11 @@ import os
 from functools import partial
 from pathlib import Path
 
-from tidegate.core.curriculum import Curriculum
+from tidegate.core.curriculum import Curriculum, Strategy
 from tidegate.core.errors import ConfigError
+from tidegate.core.mixed_curriculum import MixedCurriculum, PromptChoice
 from tidegate.core.own_weights import too_many_bins
-from tidegate.runtime.config import Settings
+from tidegate.runtime.config import Settings, WorkloadConfig
 from tidegate.runtime.live_settings import run_file_limits
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
@@ -41,11 +42,11 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     ceiling = run_file_limits(settings, context.live.staleness)
     check_limits(ceiling, group_size=workload.group_size)
     data = Path(settings.data_dir) / "data"
-    if workload.kind == "group":
+    if workload.kind == "group" and not settings.workload.envs:
         import_dataset(settings.workload.dataset, data, files_dir=settings.files_dir)
     prompts = open_dataset(data / TRAIN_FILE) if workload.kind == "group" else None
     if config.evaluation_every_versions and workload.kind == "group":
-        _check_held_out(data / HELD_OUT_FILE, brought=bool(settings.workload.dataset.path))
+        _check_held_out(data / HELD_OUT_FILE, settings.workload)
 
     path = context.data_dir / FILE_NAME
     journal = open_journal(path, run_id=settings.run)
@@ -100,7 +101,7 @@ def _workload(settings: Settings) -> Workload:
     return Workload(
         run_id=settings.run,
         kind="group" if text else "segment",
-        env_id=workload.env,
+        env_id=workload.label,
         group_size=workload.num_samples if text else 1,
         unroll_length=workload.unroll_length,
         sampler=workload.sampler,
@@ -108,23 +109,26 @@ def _workload(settings: Settings) -> Workload:
     )
 
 
-def _check_held_out(path: Path, *, brought: bool) -> None:
-    """Refuse at the start what an actor would only find out when it evaluates. ``brought``: by ``workload.dataset``."""
-    if brought and not path.exists():
-        raise ConfigError(
-            "task_queue.evaluation_every_versions is set and workload.dataset holds no problems out",
-            why="the score on trained problems does not measure what was learned",
-            fix="set held_out_share, held_out_split or held_out_path of workload.dataset, or no evaluations",
-        )
+def _check_held_out(path: Path, workload: WorkloadConfig) -> None:
+    """Refuse at the start what an actor would only find out when it evaluates."""
+    for name, part in workload.by_name().items():
+        setting = f"the dataset of {name}" if workload.envs else "workload.dataset"
+        holds_out = part.dataset.holds_out or (not workload.envs and path.exists())
+        if part.dataset.path and not holds_out:
+            raise ConfigError(
+                f"task_queue.evaluation_every_versions is set and {setting} holds no problems out",
+                why="the score on trained problems does not measure what was learned",
+                fix=f"set held_out_share, held_out_split or held_out_path of {setting}, or no evaluations",
+            )
     open_dataset(path).close()
 
 
-def _curriculum(prompts: Dataset | None, settings: Settings, config: TaskQueueConfig) -> Curriculum | None:
+def _curriculum(prompts: Dataset | None, settings: Settings, config: TaskQueueConfig) -> PromptChoice | None:
     if prompts is None:
         return None
     if config.curriculum == "uniform" or config.curriculum == "learnable":
-        return Curriculum(prompts.bins, seed=settings.seed, strategy=config.curriculum)
-    curriculum = Curriculum(prompts.bins, seed=settings.seed, strategy="own")
+        return _choice(prompts, settings, strategy=config.curriculum)
+    curriculum = _choice(prompts, settings, strategy="own")
     why = too_many_bins(curriculum.names)
     if why:
         raise ConfigError(
@@ -135,9 +139,29 @@ def _curriculum(prompts: Dataset | None, settings: Settings, config: TaskQueueCo
     return curriculum
 
 
+def _choice(prompts: Dataset, settings: Settings, *, strategy: Strategy) -> PromptChoice:
+    if not settings.workload.envs:
+        return Curriculum(prompts.bins, seed=settings.seed, strategy=strategy)
+    weights = settings.workload.weights()
+    there = set(prompts.env_of.values())
+    wrong = next((name for name in there if name not in weights), None)
+    lacking = next((name for name, weight in weights.items() if weight and name not in there), None)
+    if wrong is not None or lacking is not None:
+        raise ConfigError(
+            f"The dataset of the run has prompts of {wrong!r}"
+            if wrong is not None
+            else f"The dataset of the run has no prompts of {lacking!r}",
+            why=f"workload.envs names {', '.join(weights)}",
+            fix="remove train.jsonl from the run folder's data, or write its rows with these names as `env`",
+        )
+    return MixedCurriculum(
+        prompts.bins, env_of=prompts.env_of, weights=weights, seed=settings.seed, strategy=strategy
+    )
+
+
 def _weights(
     context: ServiceContext,
-    curriculum: Curriculum,
+    curriculum: PromptChoice,
     process: CurriculumProcess,
     *,
     journal: Journal,

@@ -182,7 +182,10 @@ def check_limits(limits: Limits, *, group_size: int) -> None:
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """What every task of this run has in common. ``group_size`` is 1 for segments."""
+    """What every task of this run has in common. ``group_size`` is 1 for segments.
+
+    ``env_id``: of tasks whose prompt names none.
+    """
 
     run_id: RunId
     kind: TaskKind
@@ -194,12 +197,16 @@ class Workload(msgspec.Struct, frozen=True):
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """One problem of the dataset; segments, which need none, use an empty one."""
+    """One problem of the dataset; segments, which need none, use an empty one.
+
+    ``env``: the environment that it is of, where a run has several.
+    """
 
     prompt_id: PromptId
     prompt: str = ""
     answer: str = ""
     bin: str = "all"
+    env: str = ""
 
 
 SEGMENT = Prompt(prompt_id=PromptId(""))
@@ -241,7 +248,7 @@ def plan_tasks(
                 prompt_id=prompt.prompt_id,
                 prompt=prompt.prompt,
                 answer=prompt.answer,
-                env_id=workload.env_id,
+                env_id=prompt.env or workload.env_id,
                 curriculum_bin=prompt.bin,
                 seed=task_seed(workload.seed, seq),
                 unroll_length=workload.unroll_length,

@@ -68,7 +68,7 @@ class IntakeLoop:
         self._collected_at_s = 0.0
         self._shared_attributes = {
             ATTR_RUN: str(context.settings.run),
-            ATTR_ENV: context.settings.workload.env,
+            ATTR_ENV: context.settings.workload.label,
         }
 
     async def run(self) -> None:
@@ -247,7 +247,7 @@ class ReportLoop:
         self._sampled_at_s = 0.0
         self._shared_attributes = {
             ATTR_RUN: str(context.settings.run),
-            ATTR_ENV: context.settings.workload.env,
+            ATTR_ENV: context.settings.workload.label,
         }
 
     async def run(self) -> None:

@@ -22,8 +22,9 @@ from tidegate.core.ids import task_id, trajectory_at
 from tidegate.core.records import Task
 from tidegate.runtime.board_metrics import readings
 from tidegate.runtime.bus import Bus
-from tidegate.runtime.config import DatasetConfig, Settings, StalenessConfig, WorkloadConfig
+from tidegate.runtime.config import Settings, StalenessConfig, WorkloadConfig
 from tidegate.runtime.live_settings import LiveSections
+from tidegate.runtime.prompt_sources import DatasetConfig
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_reports import publish_stats
 from tidegate.runtime.streams import Stored

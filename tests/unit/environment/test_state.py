@@ -85,7 +85,7 @@ def test_cut_completion_is_distinguished_from_one_that_ended() -> None:
 
 
 def test_whole_group_passes() -> None:
-    check_group([record(0), record(1)], env_id=ENV)
+    check_group([record(0), record(1)], envs={ENV})
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,12 @@ def test_whole_group_passes() -> None:
         ([record(0), record(1), record(2)], "came as 3 samples"),
         ([record(0), record(1, task="task-2")], "mixes group"),
         ([record(0, env_id="maze"), record(1)], "belongs to environment 'maze'"),
+        ([record(0), record(1, env_id="other")], "is of several environments"),
     ],
 )
 def test_group_that_is_not_whole_is_refused(records: list[Trajectory], problem: str) -> None:
     with pytest.raises(RecordError, match=problem):
-        check_group(records, env_id=ENV)
+        check_group(records, envs={ENV, "other"})
 
 
 def test_failed_verifier_is_a_logged_zero_or_a_drop_as_configured() -> None:

@@ -38,6 +38,17 @@ def test_rows_are_read_in_file_order_and_blank_lines_skipped(tmp_path: Path) -> 
             "Line 2 .* line 1 has it too",
         ),
         (('{"prompt_id": "", "prompt": "x"}',), "it is empty"),
+        (
+            (
+                '{"prompt_id": "a", "prompt": "x", "env": "e"}',
+                '{"prompt_id": "a", "prompt": "y", "env": "e"}',
+            ),
+            "Line 2 .* line 1 has it too",
+        ),
+        (
+            ('{"prompt_id": "a", "prompt": "x", "env": "e"}', '{"prompt_id": "b", "prompt": "y"}'),
+            "Line 2 .* has the bin 'all' in ''",
+        ),
         (('{"prompt_id": "a", "prompt": "' + "x" * ROW_BYTES_MAX + '"}',), "one message"),
     ],
 )
@@ -97,3 +108,14 @@ def test_line_without_an_end_is_refused_unread(tmp_path: Path) -> None:
     path.write_bytes(b"x" * (ROW_BYTES_MAX * 3))
     with pytest.raises(ConfigError, match=r"Line 1 .* more than"):
         open_dataset(path)
+
+
+def test_rows_of_several_environments_name_them_and_may_have_one_id(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "train.jsonl",
+        '{"prompt_id": "1", "prompt": "x", "bin": "sums/all", "env": "sums"}',
+        '{"prompt_id": "1", "prompt": "y", "bin": "mine/all", "env": "mine"}',
+    )
+    dataset = open_dataset(path)
+    assert [(prompt.prompt_id, prompt.env) for prompt in dataset] == [("1", "sums"), ("1", "mine")]
+    assert dataset.env_of == {"sums/all": "sums", "mine/all": "mine"}

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from tidegate.core.errors import ConfigError
-from tidegate.runtime.config import DatasetConfig
+from tidegate.runtime.prompt_sources import DatasetConfig
 from tidegate.task_queue.dataset import ROW_BYTES_MAX, Prompt, open_dataset
 from tidegate.task_queue.dataset_import import import_dataset
 

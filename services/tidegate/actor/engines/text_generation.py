@@ -42,7 +42,7 @@ class TextGenerationEngine:
             value_head=policy.value_head,
         )
         self._model = CharLm(self._spec)
-        self._env_id = setting.workload.env
+        self._envs = tuple(setting.workload.weights())
         self._evaluation_batch = setting.evaluation_batch
         self._control = control
         self._clock = clock
@@ -66,9 +66,10 @@ class TextGenerationEngine:
             RecordError: it cannot; the message names the field and the reason.
         """
         name = f"Task {task.task_id}"
-        if task.kind != "group" or task.env_id != self._env_id:
+        if task.kind != "group" or task.env_id not in self._envs:
             raise RecordError(
-                f"{name} is a {task.kind} of {task.env_id!r}", why=f"this actor answers {self._env_id!r}"
+                f"{name} is a {task.kind} of {task.env_id!r}",
+                why=f"this actor answers {', '.join(map(repr, self._envs))}",
             )
         check_sampler(task.sampler, name=name)
         if task.sampler.temperature == 0.0:

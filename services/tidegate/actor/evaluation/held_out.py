@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tidegate.actor.engines.port import Completed
+from tidegate.actor.evaluation.held_out_figures import held_out_figures
 from tidegate.actor.evaluation.port import EvaluationResult
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
 from tidegate.actor.rollouts.scoring import score_all
@@ -13,9 +14,6 @@ from tidegate.core.errors import TidegateError
 from tidegate.core.records import Task
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
-
-# A verifier gives 1 for a solved problem and less for anything else.
-SOLVED_REWARD = 1.0
 
 
 class AnswersProblems(Protocol):
@@ -40,6 +38,8 @@ class HeldOutEvaluator:
         self._num_problems_max = num_problems_max
         self._environment = EnvironmentClient(context.channel("environment"))
         self._problems: list[HeldOutProblem] = []
+        workload = context.settings.workload
+        self._weights = workload.weights() if workload.envs else {}
 
     async def evaluate(self, task: Task) -> EvaluationResult:
         """The share of the problems that the served policy solves.
@@ -57,28 +57,26 @@ class HeldOutEvaluator:
                 Completion(problem.prompt_id, problem.prompt, problem.answer, text, problem.bin)
                 for problem, text in zip(problems, completed.completions, strict=True)
             ]
-            scored = await score_all(self._environment, self._context.settings.workload.env, completions)
-            rewards = [item.reward for item in scored if not item.failed]
-            if not rewards:
+            env_ids = [problem.env or task.env_id for problem in problems]
+            scored = await score_all(self._environment, env_ids, completions)
+            rewards = [None if item.failed else item.reward for item in scored]
+            if all(reward is None for reward in rewards):
                 raise TidegateError(
                     f"No verifier gave a verdict on any of {len(scored)} held-out answers",
                     why=scored[0].log,
                     fix="correct the verifier",
                 )
-        solved_share = sum(reward >= SOLVED_REWARD for reward in rewards) / len(rewards)
-        mean_reward = sum(rewards) / len(rewards)
+        found = held_out_figures(
+            [(problem.env, reward) for problem, reward in zip(problems, rewards, strict=True)],
+            self._weights,
+        )
         return EvaluationResult(
             version=completed.version,
             figures={
-                statistics.EVALUATION_SOLVED_SHARE: solved_share,
-                statistics.EVALUATION_MEAN_REWARD: mean_reward,
+                statistics.EVALUATION_SOLVED_SHARE: found["solved_share"],
+                statistics.EVALUATION_MEAN_REWARD: found["mean_reward"],
             },
-            event={
-                "solved_share": solved_share,
-                "mean_reward": mean_reward,
-                "num_problems": len(rewards),
-                "temperature": task.sampler.temperature,
-            },
+            event={**found, "temperature": task.sampler.temperature},
         )
 
     def _read_problems(self) -> list[HeldOutProblem]:

@@ -57,7 +57,7 @@ class EarlyStopCheck:
             Completion(task.prompt_id, task.prompt, task.answer, sample.completion, task.curriculum_bin)
             for task, sample in samples
         ]
-        scored = await score_all(self._environment, self._context.settings.workload.env, completions)
+        scored = await score_all(self._environment, [task.env_id for task, _ in samples], completions)
         return [None if item.failed else item.reward for item in scored]
 
 

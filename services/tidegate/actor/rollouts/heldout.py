@@ -17,12 +17,13 @@ ROUNDS_MAX = 3
 
 
 class HeldOutProblem(msgspec.Struct, frozen=True):
-    """One row of the held-out file."""
+    """One row of the held-out file. ``env``: the environment that it is of, where a run has several."""
 
     prompt_id: str
     prompt: str
     answer: str
     bin: str = "all"
+    env: str = ""
 
 
 def read_problems(path: Path, *, num_max: int) -> list[HeldOutProblem]:
@@ -59,6 +60,7 @@ def asked(task: Task, problem: HeldOutProblem) -> Task:
         prompt=problem.prompt,
         answer=problem.answer,
         curriculum_bin=problem.bin,
+        env_id=problem.env or task.env_id,
     )
 
 

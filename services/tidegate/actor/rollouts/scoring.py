@@ -8,14 +8,20 @@ SCORES_PER_CALL = 512
 
 
 async def score_all(
-    environment: EnvironmentClient, env_id: str, completions: Sequence[Completion]
+    environment: EnvironmentClient, env_ids: Sequence[str], completions: Sequence[Completion]
 ) -> list[RewardedCompletion]:
     """The verdicts on any number of completions, in order, with a bounded number per call.
+
+    ``env_ids``: the environment of each; a call is of one.
 
     Raises:
         UnavailableError: no environment worker answers.
     """
-    scored: list[RewardedCompletion] = []
-    for start in range(0, len(completions), SCORES_PER_CALL):
-        scored += await environment.score(env_id, completions[start : start + SCORES_PER_CALL])
-    return scored
+    scored: dict[int, RewardedCompletion] = {}
+    for env_id in dict.fromkeys(env_ids):
+        indices = [index for index, each in enumerate(env_ids) if each == env_id]
+        for start in range(0, len(indices), SCORES_PER_CALL):
+            asked = indices[start : start + SCORES_PER_CALL]
+            found = await environment.score(env_id, [completions[index] for index in asked])
+            scored.update(zip(asked, found, strict=True))
+    return [scored[index] for index in range(len(completions))]

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tidegate.actor.evaluation.held_out import SOLVED_REWARD
+from tidegate.actor.evaluation.held_out_figures import SOLVED_REWARD
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
 from tidegate.cli.evaluate.passing import Figures, figures_of
 from tidegate.cli.json_output import write_json
@@ -92,6 +92,8 @@ def task_of(stored: StoredPolicy) -> TextTask:
     why = ""
     if workload.turns_max > 1:
         why = "its episodes have several turns"
+    elif workload.envs:
+        why = f"it has several environments: {', '.join(workload.weights())}"
     elif environment.verifiers:
         why = f"it has verifiers of its own: {', '.join(environment.verifiers)}"
     elif workload.env not in TASKS:

@@ -67,15 +67,16 @@ def model_card(stored: StoredPolicy, facts: CardFacts, *, base: str, form: str) 
 
 def _training(stored: StoredPolicy, facts: CardFacts, *, base: str) -> list[tuple[str, object]]:
     file = stored.file
-    workload, data = file.workload, file.workload.dataset
+    workload = file.workload
+    data = [part.dataset.path for part in workload.by_name().values() if part.dataset.path]
     rows: list[tuple[str, object]] = [
         ("run", stored.run),
         ("version", stored.version),
         ("trained with", f"Tidegate {version('tidegate')}"),
         ("started from", base or "random weights, warmed up on demonstrations"),
         ("digest of the base model", stored.base_digest),
-        ("environment", workload.env),
-        ("dataset", data.path),
+        ("environment", workload.title),
+        ("dataset", ", ".join(data)),
         ("objective", facts.settings.objective),
         ("learning rate", facts.settings.learning_rate),
         ("completions in an update", file.batch_size),

@@ -94,7 +94,7 @@ def _header(run: RunData) -> str:
     verdict = ("good", "audit balanced") if balanced else ("bad", "audit NOT balanced")
     accounting = f'<span class="pill {verdict[0]}">{verdict[1]}</span>'
     workload = run.plan.file.workload
-    lead = f"{workload.env} · max_lag {run.plan.file.staleness.max_lag} · batch {run.plan.file.batch_size}"
+    lead = f"{workload.title} · max_lag {run.plan.file.staleness.max_lag} · batch {run.plan.file.batch_size}"
     actors = run.plan.replicas["actor"]
     lead += f" · {actors} actor{'s' if actors > 1 else ''}" + (f" · target {target}" if target else "")
     return (

@@ -45,7 +45,9 @@ def _headline(run: RunData) -> tuple[str, TargetCondition | None]:
 def _headline_series(run: RunData, name: str, *, over: str) -> dict[str, Points]:
     """The headline, and of segments the return while exploring beside that of evaluations; only what there is."""
     if name == "solved_share":
-        found = {name: run.evaluations(name, over=over)}
+        envs = [each.title for each in run.plan.file.workload.envs]
+        of_env = {env: run.evaluations(f"{name}.{env}", over=over) for env in envs}
+        found = {name: run.evaluations(name, over=over), **of_env}
     elif name == "mean_reward":
         found = {name: run.step_series(name, over=over)}
     else:

@@ -102,16 +102,37 @@ _NO_CURVE = frozenset({"reward_mean", "gradient_steps", "send_s", "reduce_s", "c
 
 def training_plots(run: RunData) -> list[Plot]:
     """A chart for each curve that the run has data for; metrics that no curve names have one each."""
-    named = {metric for curve in CURVES for metric in curve.lines.values()} | _NO_CURVE
+    curves = (*CURVES, *_of_environments(run))
+    named = {metric for curve in curves for metric in curve.lines.values()} | _NO_CURVE
     measured = {name for step in run.steps for name in step.get("metrics", {})}
     others = [
         TrainingCurve(name, "A metric of the objective.", {name: name}) for name in sorted(measured - named)
     ]
     found: list[Plot] = []
-    for index, curve in enumerate((*CURVES, *others[:OTHERS_MAX])):
+    for index, curve in enumerate((*curves, *others[:OTHERS_MAX])):
         series = {label: run.step_series(name, over="step") for label, name in curve.lines.items()}
         series = {label: points for label, points in series.items() if points}
         if series:
             svg = line_chart(f"training-{index}", series, x_label=VERSION, percent=curve.percent)
             found.append(Plot(curve.title, curve.caption, svg))
     return found
+
+
+def _of_environments(run: RunData) -> list[TrainingCurve]:
+    """Of a run with several: the reward of each, and what was trained of each."""
+    envs = [each.title for each in run.plan.file.workload.envs]
+    if not envs:
+        return []
+    return [
+        TrainingCurve(
+            "Training reward by environment",
+            "Mean reward of each environment's completions in each update that had any.",
+            {env: f"reward.{env}" for env in envs},
+        ),
+        TrainingCurve(
+            "Environments in each update",
+            "Share of its completions; drawn by workload.envs' weights, less what was dropped.",
+            {env: f"share.{env}" for env in envs},
+            percent=True,
+        ),
+    ]

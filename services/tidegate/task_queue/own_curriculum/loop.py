@@ -17,7 +17,8 @@ from contextlib import suppress
 import structlog
 
 from tidegate.catalogue import task_queue as statistics
-from tidegate.core.curriculum import Curriculum, CurriculumState, uniform_fraction
+from tidegate.core.curriculum import CurriculumState, uniform_fraction
+from tidegate.core.mixed_curriculum import PromptChoice
 from tidegate.core.own_weights import WeightsRefused, checked_weights
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.races import ended_within, run_until
@@ -37,7 +38,7 @@ class WeightsLoop:
 
     def __init__(
         self,
-        curriculum: Curriculum,
+        curriculum: PromptChoice,
         *,
         drain: Drain,
         stats: StatsBoard,
