@@ -1,7 +1,8 @@
 """A run folder as a stopped platform leaves it, written by the services' own code."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -57,9 +58,15 @@ def write_run(folder: Path) -> RunRecord:
     return record
 
 
-def write_text_run(folder: Path, *, updates: int = 5) -> RunRecord:
+def write_text_run(
+    folder: Path,
+    *,
+    updates: int = 5,
+    overrides: Sequence[str] = (),
+    metrics: Mapping[str, float] = MappingProxyType({}),
+) -> RunRecord:
     """A run of a language model without evaluations: its steps, and nothing of its other services."""
-    record = new_record(read_run_file(ARITHMETIC, ["task_queue.evaluation_every_versions=0"]))
+    record = new_record(read_run_file(ARITHMETIC, ["task_queue.evaluation_every_versions=0", *overrides]))
     write_record(folder, record)
     log = StepsLog(folder / "learner" / "steps.jsonl", bytes_max=1 << 20)
     for step in range(1, updates + 1):
@@ -72,7 +79,7 @@ def write_text_run(folder: Path, *, updates: int = 5) -> RunRecord:
                     "entropy": 1.5 - 0.1 * step, "grad_norm": 0.7, "learning_rate": 3e-4, "ratio_mean": 1.01,
                     "mismatch_kl": 0.02, "mismatch_kl_lag_0": 1e-9, "mismatch_kl_lag_1": 0.04,
                     "completion_tokens_mean": 3.5, "completion_tokens_max": 4.0, "zero_signal_fraction": 0.25,
-                    "my_own_figure": 7.0,
+                    "my_own_figure": 7.0, **metrics,
                 },
             )
         )  # fmt: skip

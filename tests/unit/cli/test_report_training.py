@@ -53,6 +53,28 @@ def test_every_quantity_of_an_update_has_a_curve(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_several_environments_are_drawn_by_their_names(tmp_path: Path) -> None:
+    several = ["workload.env=''", "workload.envs=[{env: arithmetic, weight: 2}, {env: sums, name: plus}]"]
+    of_env = {"reward.arithmetic": 0.5, "share.arithmetic": 0.75, "reward.plus": 0.1, "share.plus": 0.25}
+    write_text_run(tmp_path, overrides=several, metrics=of_env)
+    event = {
+        **{"kind": "evaluation", "version": f"{LINEAGE}@2", "at_s": START_S + 2, "solved_share": 0.4},
+        **{"solved_share.arithmetic": 0.3, "solved_share.plus": 0.6},
+    }
+    RunEventLog(tmp_path).append(msgspec.json.encode(event))
+    run = read_run(tmp_path)
+    drawn = {plot.title: plot.svg for plot in training_plots(run)}
+    for title in ("Training reward by environment", "Environments in each update"):
+        assert "arithmetic" in drawn[title]
+        assert "plus" in drawn[title]
+    assert not set(drawn) & set(of_env), "each has one curve"
+    (first, _) = headline_plots(run)
+    assert "arithmetic" in first.svg
+    assert "plus" in first.svg
+    assert "arithmetic + plus" in render_page(run)
+
+
+@pytest.mark.slow
 def test_a_classic_run_has_the_curves_of_what_it_measured(tmp_path: Path) -> None:
     write_accounting(tmp_path)
     run = read_run(tmp_path)

@@ -185,6 +185,16 @@ def test_tasks_continue_the_numbering_and_ask_for_what_their_last_sample_needs()
     assert len({task.seed for task in tasks}) == 3
 
 
+def test_task_is_of_its_prompt_s_environment_and_else_of_the_run_s() -> None:
+    snapshot = Snapshot(limits=LIMITS, counts=Counts(), head=at(9), tree=TREE)
+    prompts = [Prompt(PromptId("p"), bin="mine/all", env="mine"), Prompt(PromptId("q"))]
+    tasks = plan_tasks(snapshot, GROUPS, first_seq=1, prompts=prompts, trace_parents=["", ""], now_s=5.0)
+    assert [(task.env_id, task.curriculum_bin) for task in tasks] == [
+        ("mine", "mine/all"),
+        (GROUPS.env_id, "all"),
+    ]
+
+
 def test_task_seed_depends_on_run_and_number_alone_and_fits_a_signed_word() -> None:
     assert task_seed(1, 7) == task_seed(1, 7) != task_seed(2, 7)
     assert all(0 <= task_seed(3, seq) < 2**63 for seq in range(100))

@@ -1,14 +1,23 @@
 """Scoring completions by environment workers, a bounded number in one call."""
 
 from collections.abc import Sequence
+from typing import Protocol
 
-from tidegate.wire.clients.environment import Completion, EnvironmentClient, RewardedCompletion
+from tidegate.wire.clients.environment import Completion, RewardedCompletion
 
 SCORES_PER_CALL = 512
 
 
+class ScoresCompletions(Protocol):
+    """The environment service, or what stands for it."""
+
+    async def score(self, env_id: str, completions: Sequence[Completion]) -> list[RewardedCompletion]:
+        """Verdicts in the order of the completions, which are of one environment."""
+        ...
+
+
 async def score_all(
-    environment: EnvironmentClient, env_ids: Sequence[str], completions: Sequence[Completion]
+    environment: ScoresCompletions, env_ids: Sequence[str], completions: Sequence[Completion]
 ) -> list[RewardedCompletion]:
     """The verdicts on any number of completions, in order, with a bounded number per call.
 
