@@ -55,6 +55,12 @@ WARMUP_STEPS = Gauge("warmup_steps", "{step}", "Gradient steps of the supervised
 WARMUP_SOLVED_SHARE = Gauge(
     "warmup_solved_share", "1", "Share of problems solved during the warm-up.", exported=False
 )
+WARMUP_HELDOUT_LOSS = Gauge(
+    "warmup_heldout_loss",
+    "",
+    "Loss of a pretrained model on held-out demonstrations during the warm-up, in nats a token.",
+    exported=False,
+)
 REPLICAS = Gauge("replicas", "{rank}", "Data-parallel ranks.", exported="tidegate.learner.ranks")
 
 BUSY_S = Counter(

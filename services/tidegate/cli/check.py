@@ -132,6 +132,13 @@ def render(report: RunReport, plan: RunPlan) -> Table:
     if report.model is not None:
         model = report.model
         table.add_row("model", f"{model.architecture}, {model.size_bytes / 1e9:,.1f} GB in {model.folder}")
+    if report.warmup is not None:
+        found = report.warmup
+        table.add_row(
+            "warm-up",
+            f"{found.pairs:,} demonstrations, {found.tokens:,} tokens with a loss, the longest {found.longest:,} of "
+            f"{plan.file.policy.context_length:,} with its prompt",
+        )
     for setting, record in report.own_code.items():
         files = ", ".join(f"{name} {digest[:DIGEST_CHARS_SHOWN]}" for name, digest in record.files.items())
         table.add_row(setting, f"{record.name} ({files or 'of an installed package'})")

@@ -148,6 +148,16 @@ def _sources(plan: RunPlan) -> Iterable[tuple[str, Path]]:
             if path.is_file():
                 yield f"workload.dataset.{setting}", path
 
+    file = plan.services["learner"].warmup.file
+    if file and not os.path.isabs(file):
+        path = Path(os.path.abspath(find_path(file, folder=folder)))
+        if not path.is_file():
+            raise ConfigError(
+                f"learner.warmup.demonstrations: there is no file {path}",
+                fix="correct it, or name its place on a volume of the pods by an absolute path",
+            )
+        yield "learner.warmup.demonstrations", path
+
 
 def _name_in(folders: list[str], path: Path) -> str | None:
     for folder in folders:

@@ -11,6 +11,7 @@ from tidegate.launch.library_checks import check_libraries
 from tidegate.launch.q_learning_checks import check_q_learning
 from tidegate.launch.run_plan import RunFile
 from tidegate.learner.algorithm import AlgorithmName, check_engine, check_memory, check_replay, find_algorithm
+from tidegate.learner.warmup_settings import WarmupSettings
 from tidegate.runtime.chat_config import ChatConfig
 from tidegate.runtime.loading import load
 from tidegate.runtime.own_code.references import is_reference
@@ -114,6 +115,7 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
         or _check_services(file, services)
         or check_libraries(file, services)
         or _check_chat(file)
+        or _check_warmup(file, services)
     )
 
 
@@ -162,6 +164,31 @@ def _check_chat(file: RunFile) -> ConfigError | None:
         why="only pretrained models have a chat template",
         fix="remove policy.chat",
     )
+
+
+def _check_warmup(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
+    """Settings of a warm-up that this policy does not have."""
+    warmup, kind = services["learner"].warmup, file.policy.kind
+    if warmup.demonstrations and not warmup.applies_to(kind):
+        return ConfigError(
+            f"learner.warmup.demonstrations is set with policy.kind {kind}",
+            why="only language models are warmed up on demonstrations",
+            fix="remove it",
+        )
+    if warmup.demonstrations and file.begin_from:
+        return ConfigError(
+            "learner.warmup.demonstrations is set with begin_from",
+            why="the first version is either the other run's policy or a warmed-up one",
+            fix="remove one of them",
+        )
+    for key in ("stop_at_solved", "heldout_samples") if kind == "transformers" else ("patience",):
+        if getattr(warmup, key) != getattr(WarmupSettings(), key):
+            return ConfigError(
+                f"learner.warmup.{key} is set with policy.kind {kind}",
+                why="a char_lm stops at a share of solved demonstrations, a pretrained model by its held-out loss",
+                fix=f"remove learner.warmup.{key}",
+            )
+    return None
 
 
 def _check_long_tail(file: RunFile) -> ConfigError | None:

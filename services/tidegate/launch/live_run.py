@@ -55,15 +55,23 @@ def phase_of(board: Board, *, otherwise: str) -> str:
 
 def is_warming_up(values: Mapping[str, float]) -> bool:
     """Whether the learner trains on demonstrations, before its first version."""
-    return learner_stats.WARMUP_SOLVED_SHARE in values and learner_stats.VERSION_STEP not in values
+    return learner_stats.WARMUP_STEPS in values and learner_stats.VERSION_STEP not in values
 
 
 def phase_without_update(values: Mapping[str, float]) -> str:
     """The phase of services that are ready before the first gradient, from their statistics."""
     if is_warming_up(values):
-        return f"warming up, {values[learner_stats.WARMUP_SOLVED_SHARE]:.0%} solved"
+        return f"warming up, {_warmup_progress(values)}"
     refused = values.get(learner_stats.INVALID_BATCHES, 0.0)
     return "waiting for the first batch" + (f", {refused:,.0f} refused by the learner" if refused else "")
+
+
+def _warmup_progress(values: Mapping[str, float]) -> str:
+    steps = f"{values[learner_stats.WARMUP_STEPS]:,.0f} steps"
+    if learner_stats.WARMUP_HELDOUT_LOSS in values:
+        return f"{steps}, held-out loss {values[learner_stats.WARMUP_HELDOUT_LOSS]:.3f}"
+    solved = values.get(learner_stats.WARMUP_SOLVED_SHARE)
+    return steps if solved is None else f"{solved:.0%} solved"
 
 
 def disk_problem_of(board: Board) -> str:

@@ -13,6 +13,7 @@ from tidegate.environment.own_code.tasks import own_task_of
 from tidegate.environment.tasks.port import dataset_rows
 from tidegate.environment.tasks.registry import get_task
 from tidegate.launch.carried_files import check_mounted
+from tidegate.launch.demonstrations import import_demonstrations
 from tidegate.launch.inherited_environment import inherited
 from tidegate.launch.mixed_rows import folder_of, join_rows
 from tidegate.launch.run_plan import RunPlan, parts_of
@@ -34,7 +35,8 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
 
     Problems are those of ``workload.dataset`` where it names one, else those of the environment. Of several
     environments each has its own rows in a folder below, and the run reads what ``mixed_rows`` joins. Existing files
-    stay, so that a resumed run keeps its own and a user may provide others.
+    stay, so that a resumed run keeps its own and a user may provide others. Demonstrations are those that
+    ``learner.warmup`` names, else the environments'.
 
     Raises:
         ConfigError: there is no such text task, or the dataset cannot be read.
@@ -42,16 +44,26 @@ def write_datasets(plan: RunPlan, folder: Path) -> None:
     workload = plan.file.workload
     if workload.kind != "text":
         return
-    if workload.envs:
-        for number, (name, part) in enumerate(parts_of(plan).items()):
-            try:
-                write_datasets(part, folder_of(folder, number))
-            except ConfigError as error:
-                raise ConfigError(
-                    f"workload.envs, {name}: {error.what}", why=error.why, fix=error.fix
-                ) from error
-        join_rows(folder, workload.weights(), demonstrations_max=NUM_DEMONSTRATIONS)
+    if file := plan.services["learner"].warmup.file:
+        import_demonstrations(file, folder, files_dir=plan.file.files_dir)
+    if not workload.envs:
+        _write_rows(plan, folder)
         return
+    for number, (name, part) in enumerate(parts_of(plan).items()):
+        try:
+            _write_rows(part, folder_of(folder, number))
+        except ConfigError as error:
+            raise ConfigError(f"workload.envs, {name}: {error.what}", why=error.why, fix=error.fix) from error
+    join_rows(folder, workload.weights(), demonstrations_max=NUM_DEMONSTRATIONS)
+
+
+def _write_rows(plan: RunPlan, folder: Path) -> None:
+    """The rows of one environment.
+
+    Raises:
+        ConfigError: there is no such text task, or the dataset cannot be read.
+    """
+    workload = plan.file.workload
     own = own_task_of(workload, folder=plan.file.files_dir)
     import_dataset(workload.dataset, folder, files_dir=plan.file.files_dir)
     folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +96,7 @@ def prepare_pod(service: str, plan: RunPlan, *, data_dir: Path) -> None:
         ConfigError: own code or a dataset has no usable prompts.
     """
     check_mounted(plan.file.files_dir)
-    warms_up = service == "learner" and plan.file.policy.kind == "char_lm"
+    warms_up = service == "learner" and plan.services["learner"].warmup.applies_to(plan.file.policy.kind)
     if service == "task_queue" or warms_up:
         write_datasets(plan, data_dir / "data")
     if service == "learner" and plan.file.begin_from:

@@ -22,6 +22,7 @@ from tidegate.launch.preflight import check_environment
 from tidegate.launch.preparation import write_datasets
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_target import target_of
+from tidegate.launch.warmup_check import WarmupFound, check_warmup
 from tidegate.runtime.loading import load
 
 
@@ -29,6 +30,7 @@ class RunReport(msgspec.Struct, frozen=True):
     """What a run that can work consists of.
 
     ``target``: empty without one. ``environment``: of segments; None for text. ``model``: of a pretrained policy.
+    ``warmup``: of demonstrations that the run file names.
     ``instances``: processes by service. ``own_code``: files by their digest, by setting.
     """
 
@@ -40,6 +42,7 @@ class RunReport(msgspec.Struct, frozen=True):
     environment: Described | None
     model: ModelFound | None
     own_code: dict[str, OwnCodeRecord] = {}
+    warmup: WarmupFound | None = None
 
 
 async def check_run(plan: RunPlan, *, room: LearnerRoom | None = None) -> RunReport:
@@ -60,13 +63,14 @@ async def check_run(plan: RunPlan, *, room: LearnerRoom | None = None) -> RunRep
         load("tidegate.launch.begin_from:parent_of")(plan)
     check_model_fits(plan, room=room)  # before the libraries are loaded, which takes seconds
     model = check_model(file.policy)
-    environment = None
+    environment, warmup = None, None
     if file.workload.kind == "segments":
         environment = await check_environment(file.workload, file.policy, files_dir=file.files_dir)
     else:
         with TemporaryDirectory(prefix="tidegate-check-") as folder:
             write_datasets(plan, Path(folder))
             try_curriculum(plan, Path(folder))
+            warmup = check_warmup(plan, Path(folder))
     return RunReport(
         run=file.run,
         workload=file.workload.title,
@@ -76,4 +80,5 @@ async def check_run(plan: RunPlan, *, room: LearnerRoom | None = None) -> RunRep
         environment=environment,
         model=model,
         own_code=own_code,
+        warmup=warmup,
     )

@@ -21,7 +21,7 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``r2d2`` those with ``policy.memory`` on sequences, with the settings of ``q_learning``, ``sac`` (soft actor-critic)
     policies of continuous actions.
     ``actor_critic`` belongs to policies of kind ``mlp`` and ``cnn``, ``q_learning`` to ``q_mlp`` and ``q_cnn``, ``sac``
-    to ``squashed_mlp`` and ``squashed_cnn``, ``language_model`` to language models, ``warmup`` to ``char_lm``.
+    to ``squashed_mlp`` and ``squashed_cnn``, ``language_model`` and ``warmup`` to language models.
     ``updates_per_version``: updates of equal shares of each batch, of which only the last is committed and published.
     More of them cost fewer messages, versions and pulls for the same updates; lag counts versions, and an update within
     one is that many updates more behind its data. ``batch_size`` stays the samples of a version and must be a multiple.

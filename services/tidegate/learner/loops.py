@@ -35,6 +35,7 @@ from tidegate.learner.rollback import ROLLBACK_FILE, Rollback, RollbackFile, Rol
 from tidegate.learner.startup import start
 from tidegate.learner.state import OutdatedTrajectory, TrainingProgress, next_version
 from tidegate.learner.training_batch import TrainingBatch
+from tidegate.learner.warmup_record import WarmupRecord
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled
 from tidegate.runtime.threads import WorkerThread
@@ -63,7 +64,7 @@ class Learner:
         make_supply: Callable[[TrajectoryStoreClient], Supply[Any]],
         folder: CheckpointFolder,
         reporter: StepReporter,
-        make_first_policy: Callable[[], None],
+        make_first_policy: Callable[[], WarmupRecord | None],
     ) -> None:
         self._context = context
         self._config = config

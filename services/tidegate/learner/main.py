@@ -40,7 +40,7 @@ from tidegate.learner.servicer import LearnerServicer
 from tidegate.learner.steps_log import STEPS_FILE, StepsLog
 from tidegate.learner.trajectory_batches import TrajectorySupply
 from tidegate.learner.warmup import WarmupProgress
-from tidegate.models.char_lm import CharLm
+from tidegate.learner.warmup_record import WarmupRecord
 from tidegate.models.model_folder import base_digest
 from tidegate.runtime.config import Settings
 from tidegate.runtime.described_environment import ask_description
@@ -76,20 +76,27 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
     _notice_ranks(context, config, num_ranks=num_ranks)
     context.log.info("trainer_ready", policy=settings.policy.kind, ranks=num_ranks)
 
-    def make_first_policy() -> None:
+    def make_first_policy() -> WarmupRecord | None:
+        warmed: WarmupRecord | None = None
         if begin_from_another(local, Path(settings.data_dir) / "data"):
             context.log.info("begun_from_another_run")
-        elif isinstance(local, LanguageModelTrainer) and isinstance(local.model, CharLm):
-            warm_up(local, local.model, settings, config, report=report_warmup, log=context.log)
+        elif isinstance(local, LanguageModelTrainer):
+            warmed = warm_up(
+                local,
+                settings,
+                config,
+                report=partial(_report_warmup, context),
+                between=follow_warmup,
+                log=context.log,
+            )
         if leading is not None:
             leading.share()
+        return warmed
 
-    def report_warmup(progress: WarmupProgress) -> None:
+    def follow_warmup(steps: int) -> None:
         if context.drain.requested:
-            raise UnavailableError("The warm-up was stopped")
-        context.log.info("warming_up", steps=progress.steps, loss=progress.loss, solved=progress.solved)
-        context.stats.set(statistics.WARMUP_STEPS, progress.steps)
-        context.stats.set(statistics.WARMUP_SOLVED_SHARE, progress.solved)
+            raise UnavailableError("The warm-up was stopped", why="the learner is draining")
+        context.stats.set(statistics.WARMUP_STEPS, steps)
 
     log = await asyncio.to_thread(
         StepsLog, context.data_dir / STEPS_FILE, bytes_max=config.steps_file_bytes_max
@@ -109,6 +116,25 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
         make_first_policy=make_first_policy,
     )
     return parts if leading is None else _with_ranks(parts, leading, context)
+
+
+def _report_warmup(context: ServiceContext, progress: WarmupProgress) -> None:
+    """Log an evaluation, and show it in the live view.
+
+    Raises:
+        UnavailableError: the learner is draining.
+    """
+    if context.drain.requested:
+        raise UnavailableError("The warm-up was stopped", why="the learner is draining")
+    context.stats.set(statistics.WARMUP_STEPS, progress.steps)
+    if progress.heldout_loss is None:
+        context.stats.set(statistics.WARMUP_SOLVED_SHARE, progress.solved)
+        context.log.info("warming_up", steps=progress.steps, loss=progress.loss, solved=progress.solved)
+    else:
+        context.stats.set(statistics.WARMUP_HELDOUT_LOSS, progress.heldout_loss)
+        context.log.info(
+            "warming_up", steps=progress.steps, loss=progress.loss, heldout_loss=progress.heldout_loss
+        )
 
 
 def _notice_ranks(context: ServiceContext, config: LearnerConfig, *, num_ranks: int) -> None:
@@ -139,7 +165,7 @@ def assemble(
     trainer: Trainer,
     folder: CheckpointFolder,
     log: StepsLog,
-    make_first_policy: Callable[[], None],
+    make_first_policy: Callable[[], WarmupRecord | None],
 ) -> ServiceParts:
     """The parts of a learner around a trainer; the parts close ``log``."""
     learner = Learner(

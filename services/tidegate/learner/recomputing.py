@@ -26,7 +26,6 @@ from tidegate.learner.optim.port import Trainer, TrainerState
 from tidegate.learner.optim.registry import TrainerSetting, open_trainer
 from tidegate.learner.optim.several_updates import SeveralUpdates
 from tidegate.learner.recovery import recompute
-from tidegate.models.char_lm import CharLm
 from tidegate.runtime.config import Settings
 
 
@@ -65,9 +64,6 @@ class Recomputer:
         device = find_device(config).torch_device()
         local = open_trainer(TrainerSetting(settings, config, device, description=description))
         self._local = local
-        self._first: tuple[LanguageModelTrainer, CharLm] | None = None
-        if isinstance(local, LanguageModelTrainer) and isinstance(local.model, CharLm):
-            self._first = (local, local.model)
         self._settings, self._config = settings, config
         self._tiers = settings.response.tiers_in_force()
         self._trainer: Trainer = (
@@ -77,7 +73,7 @@ class Recomputer:
         )
 
     def begin(self, checkpoint: Checkpoint | None) -> None:
-        """Go to a checkpoint, or, without one, to the run's first policy: a small language model is warmed up again.
+        """Go to a checkpoint, or, without one, to the run's first policy: a language model is warmed up again.
 
         Raises:
             StaleFolderError: the checkpoint holds another network or another optimiser.
@@ -86,11 +82,9 @@ class Recomputer:
             self._trainer.restore(checkpoint.policy, checkpoint.trainer)
         elif begin_from_another(self._local, Path(self._settings.data_dir) / "data"):
             return
-        elif self._first is not None:
-            trainer, model = self._first
+        elif isinstance(self._local, LanguageModelTrainer):
             warm_up(
-                trainer,
-                model,
+                self._local,
                 self._settings,
                 self._config,
                 report=lambda _: None,

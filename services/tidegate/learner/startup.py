@@ -25,6 +25,7 @@ from tidegate.learner.recovery import recover_updates
 from tidegate.learner.retrying import until_done
 from tidegate.learner.rollback import Rollback, RollbackFile
 from tidegate.learner.state import TrainingProgress, lineage_to_open
+from tidegate.learner.warmup_record import WARMED_UP, WarmupRecord
 from tidegate.models.model_folder import base_digest
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.threads import WorkerThread
@@ -69,7 +70,7 @@ async def start(
     *,
     store: TrajectoryStoreClient,
     committer: StepCommitter,
-    make_first_policy: Callable[[], None],
+    make_first_policy: Callable[[], WarmupRecord | None],
     thread: WorkerThread,
 ) -> Start:
     """Restore or start fresh, open a lineage, publish. ``thread``: the one that updates the trainer.
@@ -88,8 +89,9 @@ async def start(
     origin = await _origin(context, folder, rollback_file, base_digest=base)
     restored_from: PolicyVersion | None = None
     progress: TrainingProgress | None = None
+    warmed: WarmupRecord | None = None
     if origin.found is None:
-        await asyncio.to_thread(make_first_policy)
+        warmed = await asyncio.to_thread(make_first_policy)
     else:
         await _report_restore(context, origin.found)
         checkpoint = origin.found.checkpoint
@@ -110,11 +112,7 @@ async def start(
         context, store, lineage, origin, learner_id=learner_id, rollback_file=rollback_file
     )
     version = PolicyVersion(lineage=lineage.name, step=lineage.fork_step)
-    progress = (
-        TrainingProgress(version=version)
-        if progress is None
-        else msgspec.structs.replace(progress, version=version)
-    )
+    progress = msgspec.structs.replace(progress or TrainingProgress(version=version), version=version)
     num_recomputed = 0 if restored_from is None else version.step - restored_from.step
     policy = await thread.run(trainer.policy)
     snapshot = PolicySnapshot(version, policy, published_at_s=context.clock.now_s(), base_digest=base)
@@ -127,6 +125,7 @@ async def start(
         revived=num_revived,
     )
     context.stats.set(statistics.REVIVED_TRAJECTORIES, num_revived)
+    await _report_warmup(context, warmed, version)
     if origin.found is not None and origin.rollback is not None:
         await asyncio.to_thread(folder.delete_after, origin.found.path)
         await _report_rollback(context, origin.rollback, version)
@@ -214,6 +213,15 @@ async def _report_rollback(context: ServiceContext, rollback: Rollback, version:
     context.log.warning("rolled_back", **fields)
     with contextlib.suppress(TidegateError):  # the log has it, too
         await context.bus.event(ROLLED_BACK, fields)
+
+
+async def _report_warmup(
+    context: ServiceContext, warmed: WarmupRecord | None, version: PolicyVersion
+) -> None:
+    """Say what the first version was warmed up by, once it is published; nothing without a warm-up."""
+    if warmed is not None:
+        with contextlib.suppress(TidegateError):  # the log has it, too
+            await context.bus.event(WARMED_UP, {"version": str(version), **msgspec.to_builtins(warmed)})
 
 
 async def _report_restore(context: ServiceContext, found: FoundCheckpoint) -> None:

@@ -98,6 +98,14 @@ class CharTokenizer:
         """
         return encode(text)
 
+    def encode_turn(self, text: str) -> list[int]:
+        """The text, then ``EOS``.
+
+        Raises:
+            UnknownCharacterError: a character is not in the alphabet.
+        """
+        return encode_completion(text)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """The text of a turn, without its ``EOS``; other special tokens become ``UNREADABLE``.
 

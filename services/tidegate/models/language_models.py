@@ -14,7 +14,7 @@ import torch
 from tidegate.core.errors import ConfigError
 from tidegate.models.causal_lm import CausalLm
 from tidegate.models.model_folder import CACHE_DIR, pretrained_folder
-from tidegate.models.tokenizer import Tokenizer
+from tidegate.models.tokenizer import TurnTokenizer
 
 
 class LoraPolicy(Protocol):
@@ -99,7 +99,7 @@ def open_language_model(
     return _opener(policy).model(policy, options, device)
 
 
-def open_tokenizer(policy: LanguagePolicy, *, cache_dir: Path | None = None) -> Tokenizer:
+def open_tokenizer(policy: LanguagePolicy, *, cache_dir: Path | None = None) -> TurnTokenizer:
     """The policy's tokenizer.
 
     Raises:
@@ -122,7 +122,7 @@ def _char_lm(policy: LanguagePolicy, options: OpeningOptions, device: torch.devi
     return model.requires_grad_(options.trains)
 
 
-def _char_tokenizer(policy: LanguagePolicy, cache_dir: Path) -> Tokenizer:
+def _char_tokenizer(policy: LanguagePolicy, cache_dir: Path) -> TurnTokenizer:
     del policy, cache_dir  # one alphabet for all
     from tidegate.models.char_tokenizer import CharTokenizer
 
@@ -148,7 +148,7 @@ def _transformers_lm(policy: LanguagePolicy, options: OpeningOptions, device: to
     return TransformersLm(spec, trains=options.trains, generator=options.generator).to(device)
 
 
-def _transformers_tokenizer(policy: LanguagePolicy, cache_dir: Path) -> Tokenizer:
+def _transformers_tokenizer(policy: LanguagePolicy, cache_dir: Path) -> TurnTokenizer:
     folder = pretrained_folder(policy.path, cache_dir=cache_dir)
     from tidegate.models.transformers_tokenizer import TransformersTokenizer
 
@@ -162,7 +162,7 @@ class Opener:
     """Functions that open the model and the tokenizer of a kind of policy."""
 
     model: Callable[[LanguagePolicy, OpeningOptions, torch.device], CausalLm]
-    tokenizer: Callable[[LanguagePolicy, Path], Tokenizer]
+    tokenizer: Callable[[LanguagePolicy, Path], TurnTokenizer]
 
 
 OPENERS: dict[str, Opener] = {

@@ -40,3 +40,15 @@ class Tokenizer(Protocol):
             RecordError: an id outside of the vocabulary.
         """
         ...
+
+
+class TurnTokenizer(Tokenizer, Protocol):
+    """A tokenizer that also encodes what the policy itself would write: targets of supervised training."""
+
+    def encode_turn(self, text: str) -> list[int]:
+        """The tokens of a turn of the policy, with the one that ends it.
+
+        Raises:
+            RecordError: it cannot be encoded.
+        """
+        ...

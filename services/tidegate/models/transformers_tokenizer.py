@@ -96,6 +96,7 @@ class TransformersTokenizer:
         self._vocabulary_size = max(self._num_tokens, *(known.vocab_size for known in ids))
         try:
             self._stop_ids = frozenset(self._all_stop_ids(ids))
+            self._turn_end = self._end_of_turn()
         except RecordError as error:
             raise ConfigError(
                 f"The chat template in {folder} refuses policy.chat, or a conversation of a user and the policy",
@@ -138,6 +139,10 @@ class TransformersTokenizer:
         if not self._has_turns:
             return self._encode(text)
         return self._encode(self._between(text).rest)
+
+    def encode_turn(self, text: str) -> list[int]:
+        """The tokens of a turn of the policy: the text, and the template's end of a turn, else the tokenizer's."""
+        return [*self._encode(self._without_markup(text)), *self._turn_end]
 
     @property
     def has_chat_template(self) -> bool:
@@ -232,6 +237,11 @@ class TransformersTokenizer:
             return _Between(stop="", rest=tail)
         start, stop = min(stops.items())
         return _Between(stop=stop, rest=tail[start + len(stop) :])
+
+    def _end_of_turn(self) -> list[int]:
+        stop = self._between("").stop if self._has_turns else ""
+        end = self._tokenizer.convert_tokens_to_ids(stop) if stop else self._tokenizer.eos_token_id
+        return [] if end is None else [int(end)]
 
     def _all_stop_ids(self, ids: Sequence[_SpecialIds]) -> set[int]:
         stops = {self._tokenizer.eos_token_id} - {None}

@@ -72,7 +72,7 @@ SERVICES: Mapping[str, ServicePermissions] = {
         events=("lease_expired",), follow=("ver.*",), read=("POLICY",), consume="TRAJECTORIES"
     ),
     "learner": ServicePermissions(
-        events=("checkpoint_corrupt", "rolled_back"), follow=("ver.*",), read=("POLICY",)
+        events=("checkpoint_corrupt", "rolled_back", "warmed_up"), follow=("ver.*",), read=("POLICY",)
     ),
     "weight_distribution": ServicePermissions(publish=("ver.*",), follow=("ver.*",), read=("POLICY",)),
     "admission": ServicePermissions(

@@ -10,9 +10,17 @@ from tidegate.launch.live_run import phase_without_update
     ("values", "phase"),
     [
         ({}, "waiting for the first batch"),
-        ({learner_stats.WARMUP_SOLVED_SHARE: 0.25}, "warming up, 25% solved"),
+        ({learner_stats.WARMUP_STEPS: 9.0}, "warming up, 9 steps"),
         (
-            {learner_stats.WARMUP_SOLVED_SHARE: 0.4, learner_stats.VERSION_STEP: 0.0},
+            {learner_stats.WARMUP_STEPS: 10.0, learner_stats.WARMUP_SOLVED_SHARE: 0.25},
+            "warming up, 25% solved",
+        ),
+        (
+            {learner_stats.WARMUP_STEPS: 10.0, learner_stats.WARMUP_HELDOUT_LOSS: 1.5},
+            "warming up, 10 steps, held-out loss 1.500",
+        ),
+        (
+            {learner_stats.WARMUP_STEPS: 10.0, learner_stats.VERSION_STEP: 0.0},
             "waiting for the first batch",
         ),
         ({learner_stats.INVALID_BATCHES: 3.0}, "waiting for the first batch, 3 refused by the learner"),

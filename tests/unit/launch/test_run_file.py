@@ -263,6 +263,31 @@ def test_settings_of_groups_that_would_wait_for_ever_are_refused(override: str, 
     assert reason in refusal_of_text(override)
 
 
+PRETRAINED = "policy={kind: transformers, path: /models/base, context_length: 64}"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (("learner.warmup.patience=5",), "learner.warmup.patience is set with policy.kind char_lm"),
+        (
+            (PRETRAINED, "learner.warmup.stop_at_solved=0.3"),
+            "learner.warmup.stop_at_solved is set with policy.kind transformers",
+        ),
+        (
+            (PRETRAINED, "learner.warmup.demonstrations=task", "begin_from=runs/parent"),
+            "learner.warmup.demonstrations is set with begin_from",
+        ),
+    ],
+)
+def test_settings_of_another_policy_s_warm_up_are_refused(overrides: tuple[str, ...], reason: str) -> None:
+    assert reason in refusal_of_text(*overrides)
+
+
+def test_segments_are_not_warmed_up() -> None:
+    assert "only language models are warmed up" in refusal("learner.warmup.demonstrations=task")
+
+
 @pytest.mark.parametrize(
     ("run", "overrides", "target", "problem"),
     [

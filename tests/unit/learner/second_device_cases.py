@@ -31,7 +31,8 @@ from tidegate.learner.ranks.agreement import check_same_state
 from tidegate.learner.ranks.following import follow
 from tidegate.learner.ranks.leading import LeadingTrainer
 from tidegate.learner.ranks.port import ALONE, SharedTrainer
-from tidegate.learner.warmup import WarmupError, WarmupSettings, supervised_warmup
+from tidegate.learner.warmup import WarmupError, supervised_warmup
+from tidegate.learner.warmup_settings import WarmupSettings
 from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.runtime.stats_board import StatsBoard
 

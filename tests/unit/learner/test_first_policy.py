@@ -15,7 +15,6 @@ from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.optim.registry import TrainerSetting, language_model
 from tidegate.learner.warmup import WarmupProgress
 from tidegate.learner.warmup_settings import WarmupSettings
-from tidegate.models.char_lm import CharLm
 from tidegate.runtime.config import PolicyConfig, Settings
 
 TEXTS = [first + second for first in "abcd" for second in "abcd"]
@@ -48,8 +47,7 @@ def warmed(settings: Settings, config: LearnerConfig) -> tuple[dict[str, Array],
     """The policy after a warm-up, and the number of evaluations (none from the cache)."""
     trainer = fresh(settings, config)
     evaluations: list[WarmupProgress] = []
-    assert isinstance(trainer.model, CharLm)
-    warm_up(trainer, trainer.model, settings, config, report=evaluations.append, log=LOG)
+    warm_up(trainer, settings, config, report=evaluations.append, log=LOG)
     return trainer.policy(), len(evaluations)
 
 
@@ -83,7 +81,7 @@ def test_changed_data_seed_or_settings_make_a_new_warmup(settings: Settings, con
 @pytest.mark.slow
 def test_corrupt_cache_is_recomputed(settings: Settings, config: LearnerConfig) -> None:
     made, _ = warmed(settings, config)
-    (path,) = Path(config.cache_dir).iterdir()
+    (path,) = Path(config.cache_dir).glob("*.safetensors")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))

@@ -5,14 +5,15 @@ import torch
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.learner.warmup import (
     WarmupError,
-    WarmupExample,
     WarmupProgress,
-    WarmupSettings,
     solved_share,
     supervised_warmup,
+    turns_of,
 )
+from tidegate.learner.warmup_pairs import WarmupExample, encode_example
+from tidegate.learner.warmup_settings import WarmupSettings
 from tidegate.models.char_lm import CharLm, CharLmSpec
-from tidegate.models.char_tokenizer import EOS, encode
+from tidegate.models.char_tokenizer import EOS, CharTokenizer, encode
 
 # Repeat a two-letter text: learned in some dozen steps, also for texts that were never shown.
 LETTERS = "abcd"
@@ -96,10 +97,10 @@ def conversation(text: str) -> WarmupExample:
 
 
 def test_replies_of_an_episode_are_context_without_a_loss() -> None:
-    tokens, chosen = conversation("ab").tokens()
-    assert tokens == [*encode("a"), EOS, *encode("b"), *encode("ab"), EOS]
-    assert chosen == [True, True, False, True, True, True]
-    contexts = [(len(context), turn) for context, turn in conversation("ab").turns()]
+    encoded = encode_example(CharTokenizer(), conversation("ab"))
+    assert encoded.tokens.tolist() == [*encode("a"), EOS, *encode("b"), *encode("ab"), EOS]
+    assert encoded.chosen.tolist() == [True, True, False, True, True, True]
+    contexts = [(len(context), turn) for context, turn in turns_of(conversation("ab"))]
     assert contexts == [(3, "a"), (6, "ab")]
 
 

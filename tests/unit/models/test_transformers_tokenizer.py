@@ -49,6 +49,20 @@ def test_an_episode_written_in_pieces_is_the_conversation_encoded_at_once(
     assert pieces == chat.encode_prompt(talk(("user", first), ("assistant", answer), ("user", reply)))
 
 
+@given(answer=st.text(max_size=12))
+def test_a_turn_of_the_policy_is_encoded_as_the_template_writes_it(
+    chat: TransformersTokenizer, answer: str
+) -> None:
+    assert chat.encode_turn(answer) == turn_of(chat, answer)
+
+
+def test_a_turn_without_a_template_ends_with_the_tokenizer_s_own_token(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model", tied=True, vocab_size=VOCABULARY, eos_token_id=0)
+    plain = TransformersTokenizer(add_tokenizer(folder, chat_template=None))
+    assert plain.decode(plain.encode_turn("4")) == "4"
+    assert plain.encode_turn("4")[-1] == END
+
+
 @pytest.mark.parametrize("special", SPECIALS)
 def test_markup_in_a_text_is_text(chat: TransformersTokenizer, special: str) -> None:
     plain, reply = chat.encode_reply("ab"), chat.encode_reply(f"a{special}b")

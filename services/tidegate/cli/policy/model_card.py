@@ -14,6 +14,8 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.stored_policy import StoredPolicy
+from tidegate.learner.warmup_record import WARMED_UP
+from tidegate.learner.warmup_settings import OF_TASK
 from tidegate.trajectory_store.verifying import read_head
 
 
@@ -21,6 +23,7 @@ class CardFacts(msgspec.Struct, frozen=True):
     """What a card tells beside the run file.
 
     ``accounting`` and ``ledger_head``: of the whole run until now; None and empty where the ledger is elsewhere.
+    ``warmup``: the event of the warm-up of its first version, empty without one.
     ``step``: the line of ``steps.jsonl`` of the version, empty of one without. ``evaluation``: its evaluation.
     """
 
@@ -29,6 +32,7 @@ class CardFacts(msgspec.Struct, frozen=True):
     ledger_head: str
     step: dict[str, Any]
     evaluation: dict[str, Any]
+    warmup: dict[str, Any] = {}
 
 
 def read_facts(folder: Path, made: PolicyVersion) -> CardFacts:
@@ -41,6 +45,7 @@ def read_facts(folder: Path, made: PolicyVersion) -> CardFacts:
     has_accounting = ledger.is_file()
     steps = [each for each in read_steps(folder) if f"{each['lineage']}@{each['step']}" == str(made)]
     evaluations = [each for each in read_events(folder, "evaluation") if each.get("version") == str(made)]
+    warmups = list(read_events(folder, WARMED_UP))
     _, plan = read_plan(folder)
     return CardFacts(
         settings=plan.services["learner"].language_model,
@@ -48,6 +53,7 @@ def read_facts(folder: Path, made: PolicyVersion) -> CardFacts:
         ledger_head=read_head(ledger) if has_accounting else "",
         step=steps[-1] if steps else {},
         evaluation=evaluations[-1] if evaluations else {},
+        warmup=warmups[-1] if warmups else {},
     )
 
 
@@ -74,6 +80,7 @@ def _training(stored: StoredPolicy, facts: CardFacts, *, base: str) -> list[tupl
         ("version", stored.version),
         ("trained with", f"Tidegate {version('tidegate')}"),
         ("started from", base or "random weights, warmed up on demonstrations"),
+        ("supervised warm-up", _warmup(facts.warmup)),
         ("digest of the base model", stored.base_digest),
         ("environment", workload.title),
         ("dataset", ", ".join(data)),
@@ -89,6 +96,19 @@ def _training(stored: StoredPolicy, facts: CardFacts, *, base: str) -> list[tupl
         ("tokens trained", facts.step.get("env_steps")),
     ]
     return rows
+
+
+def _warmup(event: dict[str, Any]) -> str:
+    """What the first version was warmed up by, in words; empty without a warm-up."""
+    if not event:
+        return ""
+    before, after, solved = event.get("loss_before"), event.get("loss_after"), event.get("solved")
+    result = "" if solved is None else f", {solved:.0%} of held-out ones reproduced"
+    if before is not None and after is not None:
+        result = f", held-out loss {before:.4g} before and {after:.4g} after, in nats a token"
+    source = "the task" if event["demonstrations"] == OF_TASK else event["demonstrations"]
+    length = f"{event['steps']:,} steps, {event['tokens']:,} tokens with a loss"
+    return f"{event['pairs']:,} demonstrations of {source}, {length}{result}"
 
 
 def _result(facts: CardFacts) -> list[tuple[str, object]]:

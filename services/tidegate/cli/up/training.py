@@ -28,6 +28,7 @@ from tidegate.launch.preparation import prepare_model, write_datasets
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.session import RunSession, run_to_end
+from tidegate.launch.warmup_check import check_warmup
 from tidegate.runtime.loading import load
 
 
@@ -66,6 +67,7 @@ def train(
             prepare_model(plan)
             write_datasets(plan, folder / "data")
             try_curriculum(plan, folder / "data")
+            check_warmup(plan, folder / "data")
             session = msgspec.structs.replace(session, beside=started)
             outcome = run_to_end(session, _screen(headless=headless or json), preflight)
             accounting = accounting_or_error(folder)

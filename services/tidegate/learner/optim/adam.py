@@ -41,10 +41,12 @@ class AdamW:
         epsilon: float = 1e-8,
         weight_decay: float = 0.0,
         rate_factors: Mapping[str, float] | None = None,
+        moments: Mapping[str, Moments] | None = None,
     ) -> None:
         """``parameters`` are trained in place; ``learning_rate`` may be set between steps.
 
-        ``rate_factors``: of the learning rate, by parameter; 1 for those that are not named.
+        ``rate_factors``: of the learning rate, by parameter; 1 for those that are not named. ``moments``: of each
+        parameter, changed in place; zeros of its own without.
 
         Raises:
             ValueError: a parameter is not contiguous, or not on the device and of the dtype of the others.
@@ -58,7 +60,7 @@ class AdamW:
                 raise ValueError(f"The parameter {name!r} of strides {parameter.stride()} is not contiguous")
         self.learning_rate = learning_rate
         self.parameters = dict(parameters)
-        self.moments = {name: _zero_moments(parameter) for name, parameter in parameters.items()}
+        self.moments = dict(moments or {name: _zero_moments(each) for name, each in parameters.items()})
         self._beta1 = beta1
         self._beta2 = beta2
         self._epsilon = epsilon
@@ -69,6 +71,12 @@ class AdamW:
             factor: [name for name in parameters if factors[name] == factor]
             for factor in set(factors.values())
         }
+
+    def clear_moments(self) -> None:
+        """Zero the moments, as before the first step."""
+        for moments in self.moments.values():
+            for tensor in (moments.step, moments.exp_avg, moments.exp_avg_sq):
+                tensor.zero_()
 
     def clear_gradients(self) -> None:
         """Drop the gradients, so that the next backward pass does not add to them."""

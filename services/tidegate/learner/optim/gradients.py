@@ -8,7 +8,7 @@ outputs, one or a few numbers per step or token, which is small beside the gradi
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -23,6 +23,20 @@ def gradient_step(loss: Loss, optimizer: AdamW, *, max_grad_norm: float) -> dict
     optimizer.clear_gradients()
     loss.total.backward()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
     return _optimizer_step(loss, optimizer, max_grad_norm=max_grad_norm)
+
+
+def gradient_step_of_sum(
+    losses: Iterable[Tensor], optimizer: AdamW, *, max_grad_norm: float
+) -> dict[str, float]:
+    """``gradient_step`` of the sum of ``losses``, each of which is back-propagated before the next one is computed."""
+    optimizer.clear_gradients()
+    total = 0.0
+    for loss in losses:
+        loss.backward()  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
+        total += float(loss.detach())
+    return _optimizer_step(
+        Loss(total=torch.tensor(total), metrics={}), optimizer, max_grad_norm=max_grad_norm
+    )
 
 
 def shared_gradient_step(

@@ -86,8 +86,23 @@ class LanguageModelTrainer:
             RecordError: they are not those of this network.
         """
         self.model.load_arrays(policy)
+        self._optimizer.clear_moments()
         if self._reference is not None:
             self._reference.set_parameters(policy)
+
+    @property
+    def pass_tokens(self) -> int:
+        """Tokens, padding included, whose activations are in memory at once."""
+        return self._pass_tokens
+
+    def warmup_optimizer(self, *, learning_rate: float, weight_decay: float) -> AdamW:
+        """An optimiser for a warm-up, in the memory of this trainer's moments; ``begin_from`` clears them."""
+        return AdamW(
+            self._optimizer.parameters,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            moments=self._optimizer.moments,
+        )
 
     def prepare(self, trajectories: Sequence[Trajectory]) -> ScoredCompletions:
         """The completions, each prompt once.

@@ -19,6 +19,7 @@ from tidegate.core.ids import PolicyVersion, RunId
 from tidegate.core.records import Array
 from tidegate.core.staleness import Lineage
 from tidegate.launch.forking import CHECKPOINTS
+from tidegate.launch.run_event_log import RunEventLog
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_folder import new_record, write_record
 from tidegate.launch.stored_policy import StoredPolicy, read_stored_policy
@@ -189,6 +190,10 @@ def test_folder_says_how_the_run_sampled_and_where_the_model_comes_from(tmp_path
 def test_card_has_the_verdict_of_the_ledger(tmp_path: Path) -> None:
     stored = store(tmp_path / "run", [], file="arithmetic.yaml")
     write_completions(tmp_path / "run", [("1+2=", "3", 1.0), ("1+2=", "4", 0.0)])
+    RunEventLog(tmp_path / "run").append(
+        b'{"kind":"warmed_up","version":"0-3fa2@0","demonstrations":"chats.jsonl","pairs":1800,"steps":40,'
+        b'"tokens":5120,"loss_before":2.5,"loss_after":1.25}'
+    )
     write_folder(stored, tmp_path / "model", adapters=False)
     card = (tmp_path / "model" / "README.md").read_text()
     assert "## Accounting" in card
@@ -196,6 +201,10 @@ def test_card_has_the_verdict_of_the_ledger(tmp_path: Path) -> None:
     assert "mean 0.00, at most 0" in card
     assert "head of the ledger" in card
     assert "| mean reward of its last update | 0.1 |" in card
+    assert (
+        "| supervised warm-up | 1,800 demonstrations of chats.jsonl, 40 steps, 5,120 tokens with a loss, "
+        "held-out loss 2.5 before and 1.25 after, in nats a token |"
+    ) in card
 
 
 @pytest.mark.slow
