@@ -8,7 +8,8 @@ session lost with its worker on another worker, by replaying its actions.
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 import msgspec
@@ -135,13 +136,15 @@ class SessionTable:
                 raise
             return env, observation
 
+        starting = self._threads.submit(start)
         try:
             async with session.turn:
-                session.env, observation = await self._blocking(
-                    f"Environment {env_id!r}", start, num_steps=1 + len(actions)
+                session.env, observation = await self._awaited(
+                    starting, what=f"Environment {env_id!r}", num_steps=1 + len(actions)
                 )
         except BaseException:
             self._sessions.pop(session_id, None)
+            starting.add_done_callback(self._release_started)
             raise
         session.used_at_s = self._clock.monotonic_s()
         return session_id, observation
@@ -161,12 +164,14 @@ class SessionTable:
             env = self._find(session_id).env
             assert env is not None, "a session is announced only after its environment was made"
             started_at_s = self._clock.now_s()
+            stepping = self._threads.submit(env.step, action)
             try:
-                outcome = await self._blocking(f"Environment {session.env_id!r}", lambda: env.step(action))
+                outcome = await self._awaited(stepping, what=f"Environment {session.env_id!r}")
                 await asyncio.sleep(outcome.delay_s)
             except (DeadlineError, asyncio.CancelledError):
                 # The caller got no answer to this step, so it cannot continue from it.
                 self._sessions.pop(session_id, None)
+                stepping.add_done_callback(lambda _stepped: self._release(env))
                 raise
             except TidegateError:
                 raise
@@ -204,7 +209,7 @@ class SessionTable:
         if session is None or session.env is None:
             return
         try:
-            await self._blocking("Closing an environment", session.env.close)
+            await self._awaited(self._threads.submit(session.env.close), what="Closing an environment")
         except TidegateError:
             return  # its thread is stuck, but the slot is free
 
@@ -237,11 +242,21 @@ class SessionTable:
             )
         return session
 
-    async def _blocking(self, what: str, call: Callable[[], T], *, num_steps: int = 1) -> T:
+    def _release_started(self, starting: "Future[tuple[SessionEnv, str]]") -> None:
+        """Release an environment that was made for a caller who has gone."""
+        if not starting.cancelled() and starting.exception() is None:
+            self._release(starting.result()[0])
+
+    def _release(self, env: SessionEnv) -> None:
+        """Close an environment that no call is in any more, in a thread and without a wait."""
+        with suppress(RuntimeError):  # the service stops, and its environments with it
+            self._threads.submit(env.close)
+
+    async def _awaited(self, running: "Future[T]", *, what: str, num_steps: int = 1) -> T:
+        """The result of a call in a thread, which goes on there after the deadline."""
         deadline_s = self._limits.deadline_s * num_steps
-        future = asyncio.get_running_loop().run_in_executor(self._threads, call)
         try:
-            return await asyncio.wait_for(future, timeout=deadline_s)
+            return await asyncio.wait_for(asyncio.wrap_future(running), timeout=deadline_s)
         except TimeoutError as error:
             raise DeadlineError(
                 f"{what} did not answer within {deadline_s:g} s",

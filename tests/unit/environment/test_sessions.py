@@ -35,8 +35,12 @@ class FakeEnv:
         self.started = threading.Event()
         self.deterministic = env_id != "chancy"
         self.problem = PROBLEM
+        self._starts_late = env_id == "late"
 
     def reset(self, *, seed: int, problem: Problem | None) -> str:
+        if self._starts_late:
+            self.started.set()
+            assert self.release.wait(60)
         self.problem = problem or PROBLEM
         return f"{seed}{self.problem.prompt}"
 
@@ -47,6 +51,7 @@ class FakeEnv:
             case "crash":
                 raise ValueError("a defect")
             case "tool":
+                self.started.set()
                 return StepOutcome(
                     "4",
                     0.0,
@@ -274,7 +279,41 @@ async def test_session_ends_when_its_caller_disconnects_in_a_step() -> None:
     with pytest.raises(asyncio.CancelledError):
         await step
     assert table.sessions.num_open == 0
+    assert not table.envs[0].closed, "its step goes on"
     table.envs[0].release.set()
+    await until_closed(table.envs[0])
+
+
+async def test_environment_that_started_for_a_caller_who_had_gone_is_closed() -> None:
+    table = Table()
+    opening = asyncio.create_task(table.sessions.open("late", seed=0))
+    while not table.envs:
+        await asyncio.sleep(0.01)
+    assert await asyncio.to_thread(table.envs[0].started.wait, 60)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert table.sessions.num_open == 0
+    table.envs[0].release.set()
+    await until_closed(table.envs[0])
+
+
+async def test_environment_whose_tools_are_waited_for_is_closed_when_its_caller_goes() -> None:
+    table = Table()
+    session_id, _ = await table.sessions.open("a", seed=0)
+    step = asyncio.create_task(table.sessions.step(session_id, action="tool"))
+    while not table.envs[0].started.is_set():
+        await asyncio.sleep(0.01)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    await until_closed(table.envs[0])
+
+
+async def until_closed(env: FakeEnv) -> None:
+    async with asyncio.timeout(60):
+        while not env.closed:
+            await asyncio.sleep(0.01)
 
 
 def no_waiting(monkeypatch: pytest.MonkeyPatch) -> list[float]:
