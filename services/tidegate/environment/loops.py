@@ -244,24 +244,26 @@ class ScoreLoop:
             await delivery.nak(QUARANTINE_RETRY_S)
             return
         named = [TrajectoryId(name) for name in ids.split(",")[:IDS_MAX] if is_id(name)]
-        try:
-            is_dropped = await self._drop(named, "invalid", str(error), delivery)
-        except RecordError as refusal:
-            # Named by a sender that does not hold their task: QUARANTINE has the message, and they end elsewhere.
-            context.log.warning("drop_refused", trajectories=ids, error=str(refusal))
-            is_dropped = True
+        is_dropped = await self._drop(named, "invalid", str(error), delivery)
         await (delivery.term() if is_dropped else delivery.nak())
 
     async def _drop(
         self, ids: Sequence[TrajectoryId], reason: DropReason, detail: str, delivery: Delivery
     ) -> bool:
-        """Report trajectories as dropped; False if draining began while the store was away."""
+        """Report trajectories as dropped; False if draining began while the store was away.
+
+        Those of a message whose sender does not hold their task end elsewhere: the store refuses the report.
+        """
         context = self._context
         dropped = [Dropped(trajectory_id, reason, detail) for trajectory_id in ids]
         about = task_of(ids[0]) if ids else ""
         proof = delivery.headers.get(HEADER_TASK_PROOF, "")
-        if not await report_dropped(context, self._store, dropped, task_id=about, proof=proof):
-            return False
+        try:
+            if not await report_dropped(context, self._store, dropped, task_id=about, proof=proof):
+                return False
+        except RecordError as refusal:
+            context.log.warning("drop_refused", task_id=about, error=str(refusal))
+            return True
         context.stats.add(statistics.DROPPED_BECAUSE.member(reason), len(dropped))
         return True
 

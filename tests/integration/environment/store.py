@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.support.call_credentials import accepted
-from tidegate.core.errors import UnavailableError
+from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.runtime.config import Settings
 from tidegate.runtime.rpc import Registration, RpcServer
 from tidegate.v1 import trajectory_store_service_pb2 as pb
@@ -19,6 +19,7 @@ class FakeStore:
         self.dropped: dict[str, tuple[str, str]] = {}
         self.uploads: dict[str, bytes] = {}
         self.away = False
+        self.refuses = False
         self.num_calls = 0
 
     async def DropUnarrived(
@@ -27,6 +28,8 @@ class FakeStore:
         self.num_calls += 1
         if self.away:
             raise UnavailableError("the store is away")
+        if self.refuses:
+            raise RecordError("the sender does not hold the task")
         fresh = [dropped for dropped in request.dropped if dropped.trajectory_id not in self.dropped]
         self.dropped |= {dropped.trajectory_id: (dropped.reason, dropped.detail) for dropped in fresh}
         return pb.DropUnarrivedResponse(dropped=len(fresh))

@@ -218,6 +218,22 @@ class BrokenTask:
         return Score(1.0, {}, "")
 
 
+async def test_group_that_the_store_lets_its_sender_not_drop_ends_no_worker(
+    bus: Bus, topology: Topology, settings: Settings, store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TASKS, ENV, BrokenTask())  # scoring needs no more
+    store.refuses = True
+    forged, good = group("task-1", "085", "084"), group("task-2", "085", "086")
+    for records in (forged, good):
+        await publish(bus, topology, encode_frame(records), records)
+    config = msgspec.structs.replace(DELIVERED_ONCE, on_error="drop")
+    async with running(main.build, config, make_context("environment", settings, bus=bus)):
+        [message] = await scored_messages(bus, topology, 1)
+        await drained(bus, topology)
+    assert {record.task_id for record in decode_frame(message.data)} == {"task-2"}
+    assert store.num_calls >= 1
+
+
 @pytest.mark.parametrize("on_error", ["zero", "drop", "partial"])
 async def test_failed_verifier_costs_its_completion_or_its_group_as_configured(
     bus: Bus,
