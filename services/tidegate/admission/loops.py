@@ -23,7 +23,7 @@ from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.curriculum_problem import CurriculumProblem
 from tidegate.admission.loop_stalls import LoopStalls
 from tidegate.admission.observations import SILENT_AFTER_S, Observations
-from tidegate.admission.samples import JsonLinesFile, SystemSample
+from tidegate.admission.samples import SystemSample
 from tidegate.admission.scaling import Scaling
 from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.staleness_controller import StalenessController
@@ -39,6 +39,7 @@ from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.pauses import Pause, declared_pause, explanation, request_pause, way_out
 from tidegate.core.slo import Verdict
 from tidegate.runtime.disk import disk_problem
+from tidegate.runtime.json_lines_file import JsonLinesFile
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_reports import follow_stats
 from tidegate.wire.stats import ServiceStats
@@ -328,7 +329,7 @@ class Admission:
         values |= {f"stream.{name}": float(count) for name, count in msgspec.structs.asdict(backlog).items()}
         sample = SystemSample(context.clock.now_s(), diagnosis.bottleneck, signals, values, problems)
         try:
-            self._samples.append(sample)
+            self._samples.append(sample.line())
         except OSError as error:  # limits matter more than their plot
             stats.add(statistics.SAMPLES_LOST)
             context.log.warning("sample_not_written", error=str(error))

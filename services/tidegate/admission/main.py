@@ -8,13 +8,14 @@ from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.external_scaler import ExternalScaler
 from tidegate.admission.kubernetes.main import open_cluster
 from tidegate.admission.loops import Admission
-from tidegate.admission.samples import FILE_NAME, JsonLinesFile
+from tidegate.admission.samples import FILE_NAME
 from tidegate.admission.scaling import Scaling
 from tidegate.admission.servicer import AdmissionServicer, ExternalScalerServicer
 from tidegate.admission.slo_watch import SloWatch
 from tidegate.admission.staleness_controller import StalenessController
 from tidegate.admission.state_file import StateFile
 from tidegate.core.pauses import Pause
+from tidegate.runtime.json_lines_file import JsonLinesFile
 from tidegate.runtime.live_settings import run_file_limits
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.settings_loop import follow_settings

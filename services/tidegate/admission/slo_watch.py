@@ -17,7 +17,6 @@ from tidegate.admission.propagation import (
     publication_of,
     seconds_waiting,
 )
-from tidegate.admission.samples import JsonLinesFile
 from tidegate.admission.slo_file import (
     EVENTS_FILE,
     STATE_FILE,
@@ -52,6 +51,7 @@ from tidegate.core.slo import (
     verdict,
 )
 from tidegate.core.slo_catalogue import declared
+from tidegate.runtime.json_lines_file import JsonLinesFile
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.stats import ServiceStats
 
@@ -212,7 +212,7 @@ class SloWatch:
     async def _publish_event(self, event: SloEvent) -> None:
         context = self._context
         try:
-            self._events.append(event)
+            self._events.append(event.line())
         except OSError as error:
             self._context.log.warning("slo_event_not_written", error=str(error))
         fields = event.fields()

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from tidegate.runtime.json_lines_file import JsonLinesFile
+
 EVENTS_FILE = "events.jsonl"
 # Past this the file becomes events.jsonl.1, which replaces the one before.
 BYTES_MAX = 16 << 20
@@ -16,18 +18,15 @@ class RunEventLog:
     """Appends the events that services publish, unchanged."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / EVENTS_FILE
+        self._file = JsonLinesFile(folder / EVENTS_FILE, bytes_max=BYTES_MAX)
 
     def append(self, event: bytes) -> None:
         """Append one event; anything but one line of JSON is ignored, and so is what a full disk refuses."""
         if b"\n" in event or not event.startswith(b"{"):
             return
         with contextlib.suppress(OSError):
-            with self._path.open("ab") as file:
-                file.write(event + b"\n")
-                size = file.tell()
-            if size > BYTES_MAX:
-                self._path.replace(self._path.with_name(f"{EVENTS_FILE}.1"))
+            self._file.append(event + b"\n")
+        self._file.close()
 
 
 def read_events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:

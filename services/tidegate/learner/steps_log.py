@@ -1,11 +1,10 @@
 """``steps.jsonl``: one JSON line per step, for reports and for reading."""
 
-import contextlib
-import errno
-import os
 from pathlib import Path
 
 import msgspec
+
+from tidegate.runtime.json_lines_file import JsonLinesFile
 
 STEPS_FILE = "steps.jsonl"
 
@@ -53,44 +52,19 @@ class StepsLog:
     """Appends lines; at ``bytes_max`` the file becomes ``steps.jsonl.1`` and replaces the previous one."""
 
     def __init__(self, path: Path, *, bytes_max: int) -> None:
-        """Append to an existing file; an incomplete last line is terminated, so that it corrupts no other."""
-        self._path = path
-        self._bytes_max = bytes_max
+        """Append to an existing file."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._torn = path.exists() and not _ends_whole(path)
-        self._file = path.open("ab", buffering=0)
+        self._file = JsonLinesFile(path, bytes_max=bytes_max)
         self._encoder = msgspec.json.Encoder()
 
     def append(self, line: StepLine) -> None:
-        """Append one line in a single write, so that a kill leaves whole lines.
+        """Append one line.
 
         Raises:
-            OSError: the disk refused; the line is lost, and the next one begins on a line of its own.
+            OSError: as ``JsonLinesFile.append``.
         """
-        data = (b"\n" if self._torn else b"") + self._encoder.encode(line) + b"\n"
-        if self._file.tell() + len(data) > self._bytes_max:
-            self._rotate()
-        self._torn = True
-        if self._file.write(data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._torn = False
-
-    def _rotate(self) -> None:
-        """Begin the next file; the present one stays open until there is one."""
-        with contextlib.suppress(FileNotFoundError):  # renamed before, when the next one could not be opened
-            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-        following = self._path.open("ab", buffering=0)
-        self._file.close()
-        self._file = following
+        self._file.append(self._encoder.encode(line) + b"\n")
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _ends_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"

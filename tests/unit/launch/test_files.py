@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.disks import file_size_limited
 from tests.unit.cli.run_folder import CARTPOLE, write_accounting, write_samples
 from tests.unit.launch.test_run_file import TEXT
 from tidegate.cli.samples import last_working_sample, numbers, read_samples
@@ -39,6 +40,15 @@ def test_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     kept = [event["number"] for event in read_events(tmp_path, "a")]
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 600
     assert kept == list(range(50 - len(kept), 50))
+
+
+def test_event_that_a_full_disk_cuts_is_lost_alone(tmp_path: Path) -> None:
+    log = RunEventLog(tmp_path)
+    log.append(b'{"kind":"a","number":1}')
+    with file_size_limited((tmp_path / "events.jsonl").stat().st_size + 10):
+        log.append(b'{"kind":"a","number":2}')
+    log.append(b'{"kind":"a","number":3}')
+    assert [event["number"] for event in read_events(tmp_path, "a")] == [1, 3]
 
 
 def test_steps_are_read_over_rotation_and_cut_lines(tmp_path: Path) -> None:

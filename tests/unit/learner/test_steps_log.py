@@ -1,7 +1,5 @@
-import errno
 import json
 from pathlib import Path
-from typing import NoReturn
 
 import msgspec
 import pytest
@@ -81,23 +79,3 @@ def test_line_that_a_full_disk_cuts_is_lost_alone(tmp_path: Path) -> None:
     log.append(msgspec.structs.replace(LINE, step=4))
     whole = [json.loads(line)["step"] for line in lines(path) if line.endswith("}")]
     assert whole == [1, 3, 4]
-
-
-def test_file_that_cannot_be_exchanged_is_exchanged_at_a_later_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "steps.jsonl"
-    log = StepsLog(path, bytes_max=1)
-    log.append(LINE)
-
-    def refuse(*_arguments: object, **_options: object) -> NoReturn:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    for method in ("open", "replace"):
-        with monkeypatch.context() as full:
-            full.setattr(Path, method, refuse)
-            for _ in range(2):
-                with pytest.raises(OSError, match="Too many open files"):
-                    log.append(msgspec.structs.replace(LINE, step=2))
-        log.append(msgspec.structs.replace(LINE, step=3))
-        assert [json.loads(line)["step"] for line in lines(path)] == [3]
