@@ -44,6 +44,30 @@ main(int(sys.argv[2]), int(sys.argv[3]))
 """
 
 
+def _start() -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    """The zygote's process, and our end of the socket on which it accepts runs."""
+    root = str(Path(tidegate.__file__).parents[1])
+    part_bytes_max = max(CODE_BYTES_MAX, STDIN_BYTES_MAX)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, *FLAGS, "-c", _ENTRY, root, str(theirs.fileno()), str(part_bytes_max)],
+                # A program prints the same each time it runs, on any worker.
+                env={"PYTHONHASHSEED": "0"},
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    return process, ours
+
+
 class _Zygote:
     """A zygote process and the socket on which it accepts runs."""
 
@@ -56,22 +80,13 @@ class _Zygote:
         """
         if sys.platform != "linux":
             raise isolation_unavailable(f"this is {sys.platform}, and only Linux is supported")
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sending = threading.Lock()
-        root = str(Path(tidegate.__file__).parents[1])
-        part_bytes_max = max(CODE_BYTES_MAX, STDIN_BYTES_MAX)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, *FLAGS, "-c", _ENTRY, root, str(theirs.fileno()), str(part_bytes_max)],
-                # A program prints the same each time it runs, on any worker.
-                env={"PYTHONHASHSEED": "0"},
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                cwd="/",
-                start_new_session=True,
-            )
+        try:
+            self._process, self._control = _start()
+        except OSError as error:  # no descriptor, no memory, no process id
+            raise UnavailableError(
+                "The sandbox's zygote could not be started", why=str(error), fix="try again"
+            ) from error
         try:
             self._await_isolation()
         except BaseException:
