@@ -72,7 +72,7 @@ types: install-dev ## pyright, strict
 	@$(BIN)/pyright
 
 types-changed: install-dev
-	$(STEP) "types: pyright, strict, on what changed since it passed"
+	$(STEP) "types: pyright, strict, on what changed since it passed here or at origin"
 	@$(BIN)/python tools/check_types.py
 
 contracts: install-dev ## the layers of the packages, as import contracts

@@ -1,11 +1,14 @@
 """Type-check what changed since the last check that passed, and every module that imports it, directly or not.
 
-Usage: python tools/check_types.py. Everything is checked the first time, after a change of the configuration or of the
-locked packages, and after a module was removed. ``make types`` always checks everything, as `make test` does.
+Usage: python tools/check_types.py. Before the first check of a clone, what is as in the newest commit that ``origin``
+has counts as checked, as its CI checks everything. Everything is checked after a change of the configuration or of the
+locked packages, after a module was removed, and without an ``origin``. ``make types`` always checks everything, as
+`make test` does.
 """
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -30,11 +33,12 @@ PACKAGES = {
 def main() -> int:
     """Check, and remember what passed; returns pyright's exit code."""
     common, files = fingerprint(ROOT), digests(ROOT)
-    names = changed(files, passed=read_passed(ROOT / PASSED, common))
+    passed = read_passed(ROOT / PASSED, common) if (ROOT / PASSED).exists() else published(ROOT, files)
+    names = changed(files, passed=passed)
     if names is None:
         return check([], common, files)
     if not names:
-        sys.stdout.write("types: nothing changed since the last check that passed\n")
+        sys.stdout.write("types: nothing changed since the last check that passed, here or at origin\n")
         return 0
     affected = sorted(names | importers(names))
     sys.stdout.write(f"types: {len(affected)} of {len(files)} modules, those changed and what imports them\n")
@@ -82,6 +86,36 @@ def read_passed(path: Path, common: str) -> dict[str, str]:
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
     return known["files"] if known["common"] == common else {}
+
+
+def published(root: Path, files: Mapping[str, str]) -> dict[str, str]:
+    """The digests of the modules that are as in the newest commit that ``origin`` has, and "" for those removed since.
+
+    Empty where settings or packages differ from that commit, or where there is none.
+    """
+    base = _git(root, "merge-base", "HEAD", "origin/HEAD")
+    if not base:
+        return {}
+    listings = (
+        _git(root, "diff", "--name-only", "-z", base[0]),
+        _git(root, "ls-files", "--others", "--exclude-standard", "-z"),
+    )
+    differing = {name for listing in listings for name in listing}
+    if differing & {str(path.relative_to(root)) for pattern in EVERYWHERE for path in root.glob(pattern)}:
+        return {}
+    removed = {name for name in differing if name.endswith(".py") and not (root / name).exists()}
+    return {name: digest for name, digest in files.items() if name not in differing} | dict.fromkeys(
+        removed, ""
+    )
+
+
+def _git(root: Path, *arguments: str) -> list[str]:
+    """The lines, or names ended by zeros, that git prints; none if it fails or is missing."""
+    program = shutil.which("git")
+    if program is None:
+        return []
+    done = subprocess.run([program, *arguments], cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.replace("\0", "\n").splitlines() if done.returncode == 0 else []
 
 
 def changed(files: Mapping[str, str], *, passed: Mapping[str, str]) -> set[str] | None:

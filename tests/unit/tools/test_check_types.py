@@ -1,7 +1,20 @@
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
-from tools.check_types import changed, digests, file_of, fingerprint, importers, module_of, read_passed
+import pytest
+
+from tools.check_types import (
+    changed,
+    digests,
+    file_of,
+    fingerprint,
+    importers,
+    module_of,
+    published,
+    read_passed,
+)
 
 SETTINGS = '[tool.pyright]\ninclude = ["services", "tests"]\nexclude = ["services/made", "**/__pycache__"]\n'
 
@@ -44,6 +57,58 @@ def test_other_settings_or_packages_and_a_damaged_record_are_as_no_check(tmp_pat
     assert read_passed(kept, fingerprint(tmp_path)) == {}
     kept.write_text('{"common": ')
     assert read_passed(kept, common) == {}
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A clone of a project of two modules."""
+    for variable in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):  # as in a hook
+        monkeypatch.delenv(variable, raising=False)
+    origin = project(tmp_path / "origin")
+    git(origin, "init", "-q")
+    commit(origin)
+    git(tmp_path, "clone", "-q", "origin", "clone")
+    return tmp_path / "clone"
+
+
+def git(folder: Path, *arguments: str) -> None:
+    program = shutil.which("git")
+    if program is None:
+        pytest.skip("needs git")
+    subprocess.run([program, *arguments], cwd=folder, check=True)
+
+
+def commit(folder: Path) -> None:
+    git(folder, "add", "-A")
+    git(folder, "-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "-qm", "change")
+
+
+def first_check(clone: Path) -> set[str] | None:
+    files = digests(clone)
+    return changed(files, passed=published(clone, files))
+
+
+def test_first_check_of_a_clone_is_of_what_its_origin_has_not(clone: Path) -> None:
+    assert first_check(clone) == set()
+    (clone / "services/a.py").write_text("x = 2\n")
+    commit(clone)
+    (clone / "tests/d.py").write_text("")
+    assert first_check(clone) == {"services/a.py", "tests/d.py"}
+
+
+def test_first_check_of_a_clone_is_of_everything_after_a_removal(clone: Path) -> None:
+    (clone / "services/a.py").unlink()
+    assert first_check(clone) is None
+
+
+def test_first_check_of_a_clone_is_of_everything_with_other_settings(clone: Path) -> None:
+    (clone / "pyproject.toml").write_text(SETTINGS + "strict = []\n")
+    assert first_check(clone) is None
+
+
+def test_first_check_is_of_everything_without_an_origin(clone: Path) -> None:
+    git(clone, "remote", "remove", "origin")
+    assert first_check(clone) is None
 
 
 def test_what_imports_a_module_is_checked_with_it_also_across_packages() -> None:
