@@ -21,7 +21,7 @@ from tidegate.cli.up.summary import (
 )
 from tidegate.core.errors import CorruptionError, NotFoundError
 from tidegate.core.prices import EXAMPLE_PRICES, Prices
-from tidegate.core.receipt import EndedTotal, Usage, receipt_of
+from tidegate.core.receipt import EndedTotal, Receipt, Usage, receipt_of
 from tidegate.core.targets import parse_target
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.session import CounterReading, EndedBy, RunOutcome, RunSession
@@ -55,6 +55,7 @@ def summary_of(
     target: str = "mean_return>=475",
     target_required: bool = True,
     trained: bool = True,
+    receipt: Receipt | None = None,
 ) -> Summary:
     outcome = msgspec.structs.replace(OUTCOME, ended_by=ended_by, first=OUTCOME.first if trained else None)
     return summarise(
@@ -64,7 +65,7 @@ def summary_of(
         target_required=target_required,
         report=folder / "report.html",
         usage=Usage(starts=1, elapsed_s=40.0, cpu_s=15.0),
-        receipt=None,
+        receipt=receipt,
     )
 
 
@@ -132,14 +133,9 @@ def test_evaluation_has_a_row_of_its_own(tmp_path: Path) -> None:
     assert "mean return 490, 420 to 500, of 16 greedy episodes" in console.export_text()
 
 
-@pytest.mark.parametrize(
-    ("prices", "is_shown"), [(EXAMPLE_PRICES, False), (Prices(learner_usd_per_h=12.0), True)]
-)
-def test_cost_is_shown_by_prices_of_the_run_file_alone(
-    tmp_path: Path, prices: Prices, is_shown: bool
-) -> None:
-    write_accounting(tmp_path)
-    receipt = receipt_of(
+def receipt_with(prices: Prices) -> Receipt:
+    """Of a run that trained 1,000 steps to the end of its drain."""
+    return receipt_of(
         "r",
         unit="steps",
         steps=1_000,
@@ -150,7 +146,23 @@ def test_cost_is_shown_by_prices_of_the_run_file_alone(
         prices=prices,
         replicas={"learner": 1},
     )
-    summary = msgspec.structs.replace(summary_of(tmp_path), receipt=receipt)
+
+
+def test_steps_are_those_trained_to_the_end_of_the_drain(tmp_path: Path) -> None:
+    write_accounting(tmp_path)
+    receipt = receipt_with(EXAMPLE_PRICES)
+    assert summary_of(tmp_path).env_steps != receipt.steps
+    assert summary_of(tmp_path, receipt=receipt).env_steps == receipt.steps
+
+
+@pytest.mark.parametrize(
+    ("prices", "is_shown"), [(EXAMPLE_PRICES, False), (Prices(learner_usd_per_h=12.0), True)]
+)
+def test_cost_is_shown_by_prices_of_the_run_file_alone(
+    tmp_path: Path, prices: Prices, is_shown: bool
+) -> None:
+    write_accounting(tmp_path)
+    summary = summary_of(tmp_path, receipt=receipt_with(prices))
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(render_summary(summary))
     assert ("cost " in console.export_text()) == is_shown

@@ -121,6 +121,10 @@ def summarise(
     balanced = accounting is not None and accounting.audit.balanced
     in_time = outcome.ended_by == "time" and first is not None
     may_end_in_time = not (target_required and session.target.conditions)
+    # Statistics end before the drain; the learner's log, which the receipt reads, has the updates made meanwhile.
+    trained_steps = (
+        receipt.steps if receipt is not None else int(values.get(learner_stats.TRAINED_STEPS, 0.0))
+    )
     return Summary(
         run_id=session.record.run_id,
         forked_from=session.record.forked_from,
@@ -135,7 +139,7 @@ def summarise(
         first_gradient_cpu_s=first.cpu_s if first is not None else None,
         version=outcome.version,
         versions=int(values.get(learner_stats.VERSION_STEP, 0.0)),
-        env_steps=int(values.get(learner_stats.TRAINED_STEPS, 0.0)),
+        env_steps=trained_steps,
         generated_steps=int(outcome.generated_steps),
         steps_per_s=steps / seconds if seconds > 0 else None,
         steps_per_cpu_s=steps / cpu_s if cpu_s > 0 else None,
