@@ -12,11 +12,12 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 CASES = ("tests/unit/learner/second_device_cases.py", "tests/unit/actor/engines/second_device_cases.py")
-TIMEOUT_S = 280.0
+# Twenty seconds of CPU time, for which busy machines took 280 s.
+TIMEOUT_S = 580.0
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_learner_and_engine_work_with_their_parameters_on_a_second_device() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *CASES],
