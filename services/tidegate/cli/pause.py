@@ -59,10 +59,15 @@ def asker() -> str:
 
 def _ask(folder: Path | None, *, paused: bool, reason: str, by: str) -> tuple[Limits, Flow]:
     """Set the desired state; returns the limits in force afterwards and the work in flight."""
-    return asyncio.run(_set(find_running(folder), paused=paused, reason=reason, by=by))
+    return asyncio.run(set_paused(find_running(folder), paused=paused, reason=reason, by=by))
 
 
-async def _set(folder: Path, *, paused: bool, reason: str, by: str) -> tuple[Limits, Flow]:
+async def set_paused(folder: Path, *, paused: bool, reason: str, by: str) -> tuple[Limits, Flow]:
+    """Set the desired state of a running run; returns the limits in force afterwards and the work in flight.
+
+    Raises:
+        TidegateError: admission cannot be reached, or refused it.
+    """
     async with channel_to(read_record(folder), "admission") as channel:
         admission = AdmissionClient(channel)
         await admission.set_paused(paused=paused, reason=reason, by=by)

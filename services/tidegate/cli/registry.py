@@ -31,7 +31,7 @@ COMMANDS: dict[str, CommandEntry] = {
         "Write a folder with a task, an environment, an objective or an agent of your own, which trains as it is.",
     ),
     "doctor": CommandEntry(
-        "tidegate.cli.doctor:doctor", "Look whether this machine or pod is what a run on GPUs needs."
+        "tidegate.cli.doctor.command:doctor", "Look whether this machine or pod is what a run on GPUs needs."
     ),
     "fork": CommandEntry(
         "tidegate.cli.fork:fork", "Start a new run from a checkpoint of another, with other settings."

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from tests.support.broker import free_port
-from tidegate.cli.doctor import doctor
+from tidegate.cli.doctor.command import doctor
 from tidegate.launch import machine_probes as probes
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,10 +11,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tidegate.cli.doctor.smoke import SIZES, examine_smoke
 from tidegate.cli.json_output import write_json
 from tidegate.core import doctor as checks
 from tidegate.core.doctor import MachineFinding
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.launch import machine_probes as probes
 
 # The rendezvous of torch.distributed where nothing else is set.
@@ -43,12 +45,25 @@ def doctor(
     model: Annotated[Path | None, typer.Option(help="Folder of a pretrained model.")] = None,
     digest: Annotated[str, typer.Option(help="Digest that the model must have.")] = "",
     port: Annotated[int | None, typer.Option(help="Port at which ranks meet.", min=1, max=65535)] = None,
+    smoke: Annotated[
+        bool,
+        typer.Option(
+            "--smoke",
+            help="Then train: 20 versions of a model made from nothing, with kills and a pause; 4 minutes on GPUs.",
+        ),
+    ] = False,
+    size: Annotated[
+        str, typer.Option(help="Model of --smoke: 0.5b or tiny (default: 0.5b on GPUs, else tiny).")
+    ] = "",
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder of --smoke, with its logs.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Look at driver, GPUs, shared memory, network, volumes, model and vLLM; train nothing, keep nothing.
+    """Look at driver, GPUs, shared memory, network, volumes, model and vLLM; train nothing without --smoke.
 
     Every line passes, is skipped with its reason, or fails with its fix. Exits 0, or 1 if a line failed.
     """
+    if size not in {"", *SIZES}:
+        raise ConfigError(f"There is no size {size!r}", fix=f"use {' or '.join(SIZES)}")
     in_pod = 1 if os.environ.get("TIDEGATE_DEVICE") == "cuda" else 0
     findings = examine(
         run=run,
@@ -59,6 +74,11 @@ def doctor(
         digest=digest,
         port=port or int(os.environ.get("MASTER_PORT", MASTER_PORT)),
     )
+    if smoke:
+        facts = probes.probe_gpus()
+        findings += examine_smoke(
+            facts, size_name=size or ("0.5b" if facts.devices else "tiny"), keep=keep, say=_say
+        )
     report = DoctorReport(not checks.has_failed(findings), findings)
     if json:
         write_json(report)
@@ -92,6 +112,12 @@ def examine(
         checks.check_vllm(probes.probe_vllm()),
         checks.check_plan("" if run is None else str(run), problem=_plan_problem(run)),
     ]
+
+
+def _say(line: str) -> None:
+    """Progress, beside the report."""
+    sys.stderr.write(f"tidegate: {line}\n")
+    sys.stderr.flush()
 
 
 async def _check_peers(addresses: list[str]) -> list[MachineFinding]:

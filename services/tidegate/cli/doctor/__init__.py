@@ -1,0 +1,1 @@
+"""``tidegate doctor``: what this machine has (``command``), and with ``--smoke`` a short run on it (``smoke``)."""

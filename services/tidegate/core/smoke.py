@@ -1,0 +1,205 @@
+"""What ``tidegate doctor --smoke`` concludes from a short run with a model made from nothing.
+
+Each check is a function of facts, as in ``core.doctor``, so that every fault can be tried without its machine.
+"""
+
+import math
+import re
+
+import msgspec
+
+from tidegate.core.doctor import MachineFinding
+from tidegate.core.sizing.accelerators import ACCELERATORS, Accelerator
+from tidegate.core.sizing.learner import Training, layer_flops
+
+# Mean absolute difference of logprobs (nats) between a device and the CPU. In float32 it comes from the order of sums;
+# bfloat16 has eight bits, and a vLLM server's good updates differ by up to 0.11 (docs/engines.md).
+FLOAT32_ERROR_MAX = 1e-3
+BFLOAT16_ERROR_MAX = 0.15
+# Mean KL (nats a token) between engine and learner under the same version; another set of weights has 1 and more.
+MISMATCH_KL_MAX = 0.05
+# From a kill, or from the end of a pause, until the learner made another update.
+RECOVERY_MAX_S = 60.0
+
+
+class NumberFacts(msgspec.Struct, frozen=True):
+    """Mean absolute differences of logprobs (nats) between ``device`` and the CPU; ``problem``: why there are none."""
+
+    device: str = "cpu"
+    float32_error: float = 0.0
+    bfloat16_error: float = 0.0
+    problem: str = ""
+
+
+def check_numbers(facts: NumberFacts) -> MachineFinding:
+    """Whether the device computes what the CPU does."""
+    if facts.problem:
+        return MachineFinding(
+            "smoke numbers", "fail", facts.problem, "look at the lines driver, torch and devices"
+        )
+    if facts.device == "cpu":
+        return MachineFinding("smoke numbers", "skip", "torch can use no GPU to compare with the CPU")
+    text = (
+        f"logprobs of {facts.device} differ from the CPU's by {facts.float32_error:.1e} nats in float32,"
+        f" {facts.bfloat16_error:.1e} in bfloat16"
+    )
+    # Written so that NaN fails.
+    if facts.float32_error <= FLOAT32_ERROR_MAX and facts.bfloat16_error <= BFLOAT16_ERROR_MAX:
+        return MachineFinding("smoke numbers", "pass", text)
+    return MachineFinding(
+        "smoke numbers",
+        "fail",
+        f"{text}; at most {FLOAT32_ERROR_MAX:g} and {BFLOAT16_ERROR_MAX:g} are rounding",
+        "turn TF32 off (NVIDIA_TF32_OVERRIDE=0), look for errors of the GPU's memory (nvidia-smi -q -d ECC), and try"
+        " another GPU of this machine",
+    )
+
+
+class SmokeFacts(msgspec.Struct, frozen=True):
+    """What a short run did. Times in seconds; None is what never happened.
+
+    ``versions`` of ``wanted``: that the learner made. ``recovered_s``: by the process that was killed, and ``resumed``
+    after the pause. ``drained_s``: from the pause until nothing was in flight. ``mismatch_kl``: mean of the updates at
+    lag 0. ``update_tokens`` and ``update_s``: of the median update of completions alone. ``problem``: why the run ended
+    early; ``audit``: what the audit said, empty without one.
+    """
+
+    engine: str
+    ranks: int
+    wanted: int
+    versions: int = 0
+    run_s: float = 0.0
+    first_update_s: float | None = None
+    recovered_s: dict[str, float | None] = {}
+    drained_s: float | None = None
+    resumed_s: float | None = None
+    balanced: bool | None = None
+    audit: str = ""
+    mismatch_kl: float | None = None
+    update_tokens: float = 0.0
+    update_s: float = 0.0
+    problem: str = ""
+
+
+def check_versions(facts: SmokeFacts) -> MachineFinding:
+    """Whether the loop trained as many versions as it should."""
+    ranks = f"{facts.ranks} rank{'s' if facts.ranks > 1 else ''}"
+    text = f"{facts.versions} of {facts.wanted} versions with {ranks} and the engine {facts.engine}"
+    if facts.versions >= facts.wanted and facts.first_update_s is not None:
+        return MachineFinding(
+            "smoke run",
+            "pass",
+            f"{text} in {facts.run_s:.0f} s, the first after {facts.first_update_s:.0f} s",
+        )
+    found = f"{text} after {facts.run_s:.0f} s{f': {facts.problem}' if facts.problem else ''}"
+    return MachineFinding(
+        "smoke run", "fail", found, "run it again with --keep, and look at logs/ of the folder that it names"
+    )
+
+
+def check_recoveries(facts: SmokeFacts) -> list[MachineFinding]:
+    """Whether training went on after the death of each process that was killed, and after the pause."""
+    findings = [
+        _check_wait(
+            f"smoke kill {name}",
+            waited_s,
+            done="trained on {:.1f} s after kill -9",
+            undone="no update after kill -9",
+            fix=f"look at {name} in logs/ (--keep)",
+        )
+        for name, waited_s in facts.recovered_s.items()
+    ]
+    pause = _check_wait(
+        "smoke pause",
+        facts.drained_s,
+        done="nothing was in flight {:.1f} s after a pause",
+        undone="work was still in flight long after a pause",
+        fix="look at actor-0 in logs/ (--keep)",
+    )
+    if pause.outcome == "pass":
+        resumed = _check_wait(
+            "smoke pause",
+            facts.resumed_s,
+            done="the next update came {:.1f} s after its end",
+            undone="no update came after its end",
+            fix="look at admission in logs/ (--keep)",
+        )
+        pause = msgspec.structs.replace(resumed, found=f"{pause.found}, {resumed.found}")
+    return [*findings, pause]
+
+
+def _check_wait(check: str, waited_s: float | None, *, done: str, undone: str, fix: str) -> MachineFinding:
+    if waited_s is None:
+        return MachineFinding(check, "fail", undone, fix)
+    text = done.format(waited_s)
+    if waited_s > RECOVERY_MAX_S:
+        return MachineFinding(check, "fail", f"{text}; {RECOVERY_MAX_S:g} s are expected", fix)
+    return MachineFinding(check, "pass", text)
+
+
+def check_accounting(facts: SmokeFacts) -> MachineFinding:
+    """Whether every admitted trajectory is accounted for once."""
+    if facts.balanced:
+        return MachineFinding("smoke audit", "pass", facts.audit)
+    return MachineFinding(
+        "smoke audit",
+        "fail",
+        facts.audit or "the run wrote no summary",
+        "keep the folder (--keep) and report it: this is a defect, whatever the machine",
+    )
+
+
+def check_mismatch(facts: SmokeFacts) -> MachineFinding:
+    """Whether engine and learner give the same tokens the same logprobs under the same version."""
+    if facts.mismatch_kl is None:
+        return MachineFinding("smoke engine", "skip", "no update trained tokens at lag 0")
+    text = f"KL between {facts.engine} and the learner at lag 0 is {facts.mismatch_kl:.1e} nats a token"
+    if math.isfinite(facts.mismatch_kl) and abs(facts.mismatch_kl) <= MISMATCH_KL_MAX:
+        return MachineFinding("smoke engine", "pass", text)
+    return MachineFinding(
+        "smoke engine",
+        "fail",
+        f"{text}; {MISMATCH_KL_MAX:g} is rounding",
+        "train with policy.dtype float32 to see whether it is rounding, and compare the engine's version with"
+        " docs/engines.md",
+    )
+
+
+def accelerator_of(device_name: str, memory_bytes: float) -> Accelerator | None:
+    """The GPU that torch's name means, with the memory nearest to its own; None for one that plans do not know."""
+    words = set(re.findall(r"[a-z0-9]+", device_name.lower()))
+    named = [gpu for gpu in ACCELERATORS.values() if gpu.name.partition("-")[0].lower() in words]
+    return min(named, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes), default=None)
+
+
+def check_utilisation(facts: SmokeFacts, training: Training, gpu: Accelerator | None) -> MachineFinding:
+    """The share of a GPU's peak that an update reaches (model FLOP utilisation), of the completions' tokens alone.
+
+    Source of the operations: Kaplan 2020, section 2.1 (``core.sizing.learner.layer_flops``). It never fails: a model as
+    small as this one keeps no GPU busy.
+    """
+    check = "smoke utilisation"
+    if not facts.update_s:
+        return MachineFinding(check, "skip", "no update was measured")
+    rate = facts.update_tokens / facts.update_s
+    text = f"{rate:,.0f} trained tokens/s, {rate / facts.ranks:,.0f} a rank"
+    if gpu is None:
+        return MachineFinding(check, "skip", f"{text}; no share of a peak, as plans know none of this device")
+    passes = math.ceil(facts.update_tokens / facts.ranks / training.tokens_in_pass)
+    peak = gpu.bfloat16_flops if training.width_bytes < 4 else gpu.float32_flops
+    share = rate / facts.ranks * layer_flops(training, passes=passes) / peak
+    return MachineFinding(check, "pass", f"{text}; {share:.1%} of the peak of {gpu.name} (MFU)")
+
+
+def smoke_findings(
+    numbers: NumberFacts, run: SmokeFacts, training: Training, gpu: Accelerator | None
+) -> list[MachineFinding]:
+    """All checks, in the order in which faults explain one another."""
+    return [
+        check_numbers(numbers),
+        check_versions(run),
+        check_mismatch(run),
+        *check_recoveries(run),
+        check_accounting(run),
+        check_utilisation(run, training, gpu),
+    ]
