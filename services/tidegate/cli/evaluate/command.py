@@ -1,6 +1,6 @@
 """``tidegate evaluate``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from tidegate.launch.named_version import NEWEST
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.stored_policy import StoredPolicy, stored_version
 from tidegate.runtime.loading import load
+from tidegate.runtime.prompt_sources import bin_in_env
 
 HELD_OUT = "held out"
 # Answers written at once.
@@ -60,26 +61,41 @@ def evaluate(
     The model is opened here; the run may have ended. Start it where the run was started.
     """
     stored = stored_version(named_run(run, folder), version)
-    task = task_of(stored)
-    sets = {path.stem: path for path in data} if data else {HELD_OUT: stored.folder / HELDOUT_FILE}
-    if data and len(sets) < len(data):
-        raise ConfigError(
-            "Two files of --data have the same name", fix="rename one: a set is named by its file"
-        )
-    read = {name: read_problems(path, num_max=problems) for name, path in sets.items()}
+    tasks = tasks_of(stored)
+    read = _of_files(data, num_max=problems) if data else _held_out(stored, num_max=problems)
     chosen = stored.file.workload.sampler.temperature if temperature is None else temperature
-    found = evaluated(stored, task, read, num_samples=samples, temperature=chosen, seed=seed)
+    found = evaluated(stored, tasks, read, num_samples=samples, temperature=chosen, seed=seed)
     if json:
         write_json(_document(stored, found, temperature=chosen, seed=seed))
     else:
         _print(stored, found)
 
 
-def task_of(stored: StoredPolicy) -> TextTask:
-    """The task whose own verdict is the whole reward of the run.
+def _of_files(data: Sequence[Path], *, num_max: int) -> dict[str, list[HeldOutProblem]]:
+    sets = {path.stem: path for path in data}
+    if len(sets) < len(data):
+        raise ConfigError(
+            "Two files of --data have the same name", fix="rename one: a set is named by its file"
+        )
+    return {name: read_problems(path, num_max=num_max) for name, path in sets.items()}
+
+
+def _held_out(stored: StoredPolicy, *, num_max: int) -> dict[str, list[HeldOutProblem]]:
+    """The run's own held-out problems; of several environments each has a set by its name."""
+    path, envs = stored.folder / HELDOUT_FILE, stored.file.workload.envs
+    if not envs:
+        return {HELD_OUT: read_problems(path, num_max=num_max)}
+    # They take turns in the file, so these are enough for each.
+    found = read_problems(path, num_max=num_max * len(envs))
+    sets = {each.title: [problem for problem in found if problem.env == each.title] for each in envs}
+    return {name: problems[:num_max] for name, problems in sets.items() if problems}
+
+
+def tasks_of(stored: StoredPolicy) -> dict[str, TextTask]:
+    """The tasks whose own verdicts are the whole reward of the run, by the names of its environments.
 
     Raises:
-        ConfigError: the run has no such task: its answers are scored where it trains.
+        ConfigError: the run has another reward: its answers are scored where it trains.
     """
     workload = stored.file.workload
     if workload.kind == "segments":
@@ -90,45 +106,55 @@ def task_of(stored: StoredPolicy) -> TextTask:
         )
     environment = read_plan(stored.folder)[1].services["environment"]
     why = ""
+    env_of = {name: part.env for name, part in workload.by_name().items()}
+    own = next((env for env in env_of.values() if env not in TASKS), "")
     if workload.turns_max > 1:
         why = "its episodes have several turns"
-    elif workload.envs:
-        why = f"it has several environments: {', '.join(workload.weights())}"
     elif environment.verifiers:
         why = f"it has verifiers of its own: {', '.join(environment.verifiers)}"
-    elif workload.env not in TASKS:
-        why = f"{workload.env} is a task of your own, which child processes score"
+    elif own:
+        why = f"{own} is a task of your own, which child processes score"
     if why:
         raise ConfigError(
             f"The answers of {stored.run} cannot be scored here",
             why=why,
             fix="use its evaluations while it trains (task_queue.evaluation_every_versions)",
         )
-    return TASKS[workload.env]
+    return {name: TASKS[env] for name, env in env_of.items()}
 
 
 def evaluated(
     stored: StoredPolicy,
-    task: TextTask,
+    tasks: Mapping[str, TextTask],
     sets: dict[str, list[HeldOutProblem]],
     *,
     num_samples: int,
     temperature: float,
     seed: int,
 ) -> list[SetFigures]:
-    """The figures of each set.
+    """The figures of each set. ``tasks``: by the environment that a problem names, which it need not if there is one.
 
     Raises:
-        ConfigError: the model cannot be opened.
+        ConfigError: the model cannot be opened, or a problem names none of several environments.
         RecordError: a prompt does not fit the model.
     """
+    only = next(iter(tasks.values())) if len(tasks) == 1 else None
+    nowhere = [
+        each for problems in sets.values() for each in problems if only is None and each.env not in tasks
+    ]
+    if nowhere:
+        raise ConfigError(
+            f"Problem {nowhere[0].prompt_id} names the environment {nowhere[0].env!r}",
+            why=f"the run has several: {', '.join(tasks)}",
+            fix="add the field `env` with one of them to each problem",
+        )
     answering = load("tidegate.cli.evaluate.answering:Answering")(stored, slots=SLOTS)
     ks = [2**power for power in range(num_samples.bit_length())]
 
     def figures(problems: Sequence[HeldOutProblem], *, count: int, heat: float) -> Figures:
         answers = answering.answers(problems, num_samples=count, temperature=heat, seed=seed)
         rewards = [
-            [_reward(task, problem, answer) for answer in of_one]
+            [_reward(tasks[problem.env] if only is None else only, problem, answer) for answer in of_one]
             for problem, of_one in zip(problems, answers, strict=True)
         ]
         return figures_of(rewards, solved_at=SOLVED_REWARD, ks=ks)
@@ -145,7 +171,10 @@ def evaluated(
 
 def _reward(task: TextTask, problem: HeldOutProblem, answer: str) -> float:
     asked = Problem(
-        prompt_id=problem.prompt_id, prompt=problem.prompt, answer=problem.answer, bin=problem.bin
+        prompt_id=problem.prompt_id,
+        prompt=problem.prompt,
+        answer=problem.answer,
+        bin=bin_in_env(problem.env, problem.bin),
     )
     return task.score(asked, answer).reward
 

@@ -121,6 +121,26 @@ def test_several_sets_are_answered_and_scored_by_the_runs_task(
     assert capsys.readouterr().out == first, "the same seed gives the same answers"
 
 
+@pytest.mark.slow
+def test_each_of_several_environments_is_a_set_by_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = (
+        "workload.envs=[{env: arithmetic, weight: 3}, {env: arithmetic, name: carries, bins: [carries-2]}]"
+    )
+    stored = write_run_of_text(tmp_path / "run", sets=("workload.env=''", several))
+    evaluate(stored.folder, samples=1, problems=3, json=True)
+    found = json.loads(capsys.readouterr().out)
+    assert [(each["name"], each["greedy"]["num_problems"]) for each in found["sets"]] == [
+        ("arithmetic", 3),
+        ("carries", 3),
+    ]
+    own = tmp_path / "own.jsonl"
+    own.write_bytes(msgspec.json.encode({"prompt_id": "a", "prompt": "12+34=", "answer": "046"}) + b"\n")
+    with pytest.raises(ConfigError, match="Problem a names the environment ''"):
+        evaluate(stored.folder, data=[own])
+
+
 def test_a_solved_problem_counts_as_solved() -> None:
     task = get_task("arithmetic")
     problem = task.problems("heldout", seed=0)[0]
