@@ -38,20 +38,17 @@ def check_libraries(file: RunFile, services: dict[str, Any]) -> ConfigError | No
 
 
 def _check_several(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
-    """The first that could not run alone, with its name; or what no run of several environments has."""
-    if services["actor"].gateway is not None:
+    """The first that could not run alone, with its name; or environments that no one agent plays."""
+    parts = file.workload.by_name()
+    played = [name for name, part in parts.items() if is_verifiers(part.env)]
+    other = next((name for name in parts if name not in played), None)
+    if played and other is not None:
         return ConfigError(
-            "actor.gateway is set with workload.envs",
-            why="an agent is started without a word on which of several environments a task is of",
-            fix="set workload.env to one of them, or remove actor.gateway",
+            f"workload.envs has {other} beside {played[0]} of verifiers",
+            why="the worker that plays environments of verifiers through the gateway plays no others",
+            fix="keep those of verifiers, or train on the others in a run of their own",
         )
-    for name, part in file.workload.by_name().items():
-        if is_verifiers(part.env):
-            return ConfigError(
-                f"workload.envs names {part.env}",
-                why="an environment of verifiers needs actor.gateway, which serves a run of one environment",
-                fix=f"train on it in a run of its own: workload.env: {part.env}",
-            )
+    for name, part in parts.items():
         if problem := check_libraries(msgspec.structs.replace(file, workload=part), services):
             return ConfigError(f"workload.envs, {name}: {problem.what}", why=problem.why, fix=problem.fix)
     return None

@@ -28,6 +28,7 @@ from tidegate.launch.play_check import play_run
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.own_code.references import OwnReference
+from tidegate.runtime.prompt_sources import EnvShare
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -67,7 +68,12 @@ def rows_of(reference: OwnReference, folder: Path, *, library: str) -> dict[str,
 
 @asynccontextmanager
 async def playing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, library: str, reply: str
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    library: str,
+    reply: str,
+    workload: WorkloadConfig = WORKLOAD,
 ) -> AsyncGenerator[AgentRunner]:
     monkeypatch.setenv("PYTHONPATH", library)
     config = with_config(
@@ -79,7 +85,7 @@ async def playing(
         claim_deadline_s=60.0 if library else 250.0,
     )
     engine = ScriptedEngine(lambda context: reply)
-    async with agents(engine, config, folder, num_samples=2, workload=WORKLOAD, files_dir=HERE) as runner:
+    async with agents(engine, config, folder, num_samples=2, workload=workload, files_dir=HERE) as runner:
         keeping = asyncio.create_task(runner.keep_workers())
         try:
             yield runner
@@ -112,6 +118,31 @@ async def test_an_episode_has_the_reward_of_the_environment_and_its_parts(
     assert [each.reward for each in samples] == [reward, reward]
     assert samples[0].components["exact"] == reward
     assert samples[0].components["length"] == len(reply)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+async def test_one_worker_plays_each_of_several_environments_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    several = WorkloadConfig(
+        kind="text",
+        envs=(
+            EnvShare(WORKLOAD.env, 2.0, "few", {"num_rows": 10}),
+            EnvShare(WORKLOAD.env, 1.0, "many", {"num_rows": 40}),
+        ),
+        num_samples=1,
+    )
+    asked = {"few": "train-7", "many": "train-30"}
+    async with playing(tmp_path, monkeypatch, library=library, reply="7", workload=several) as runner:
+        found = {
+            name: samples_of(
+                await made_of(runner, group_task(name, prompt_id=PromptId(prompt_id), env_id=name))
+            )[0]
+            for name, prompt_id in asked.items()
+        }
+    assert found["few"].reward == 1.0
+    # Its row 30 exists in this one alone: the other has ten.
+    assert (found["many"].reward, found["many"].components["exact"]) == (0.0, 0.0)
 
 
 async def test_an_episode_in_which_the_environment_fails_has_no_reward(

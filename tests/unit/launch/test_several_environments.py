@@ -59,7 +59,8 @@ def share(env: str, weight: float, **more: Any) -> dict[str, Any]:
         ((share("sums", 1), share("arithmetic", 2, name="sums")), "two environments with the name sums"),
         ((share("sums", 1, env_kwargs={"x": 1}),), "workload.envs, sums: workload.env_kwargs is set"),
         ((share("sums", 1, wieght=2),), "wieght"),
-        ((share("verifiers:reverse-text", 1), share("sums", 1)), "verifiers needs actor.gateway"),
+        ((share("verifiers:verse", 1), share("sums", 1)), "has sums beside verifiers:verse of verifiers"),
+        ((share("verifiers:verse", 1),), "workload.env verifiers:verse needs actor.gateway"),
         ((share("openenv:http://127.0.0.1:1", 1),), "workload.turns_max is 1 with an OpenEnv server"),
     ],
 )
@@ -84,10 +85,16 @@ def test_what_belongs_to_one_environment_is_refused_beside_several(
     assert sentence in refusal("sums", "arithmetic", **workload)
 
 
-def test_agents_behind_the_gateway_have_one_environment() -> None:
-    gateway = {"actor": {"engine": "torch", "gateway": {"port": 8123}}}
+def test_environments_of_verifiers_mix_with_each_other_and_an_agent_plays_any() -> None:
+    gateway: dict[str, Any] = {"engine": "torch", "gateway": {"workers": 1}}
     policy = {"policy": {"kind": "char_lm", "context_length": 64}}
-    assert "actor.gateway is set with workload.envs" in refusal("sums", "arithmetic", more=gateway | policy)
+    verses = [share("verifiers:verse", 1), share("verifiers:verse", 2, name="long", env_kwargs={"lines": 9})]
+    assert len(plan(*verses, more={"actor": gateway, **policy}).file.workload.by_name()) == 2
+    assert "actor.gateway.workers is set without a command" in refusal(
+        "sums", "arithmetic", more={"actor": gateway, **policy}
+    )
+    agent = {"engine": "torch", "gateway": {"port": 8123}}
+    assert plan("sums", "arithmetic", more={"actor": agent, **policy}).services["actor"].gateway is not None
 
 
 def test_segments_have_one_environment_and_no_run_has_none() -> None:

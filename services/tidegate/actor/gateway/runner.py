@@ -310,9 +310,17 @@ def _port(config: GatewayConfig, context: ServiceContext) -> int:
 
 
 def _workload_of(settings: Settings) -> dict[str, Any]:
-    """What a worker needs to know of the run."""
+    """What a worker needs to know of the run. ``envs``: by the name that tasks have; ``env``: where there is one."""
     workload = settings.workload
-    return {"env": workload.env, "env_kwargs": workload.env_kwargs, "files_dir": settings.files_dir}
+    envs = {
+        name: {"env": part.env, "env_kwargs": part.env_kwargs} for name, part in workload.by_name().items()
+    }
+    return {
+        "env": workload.env,
+        "env_kwargs": workload.env_kwargs,
+        "envs": envs,
+        "files_dir": settings.files_dir,
+    }
 
 
 def _check_run(settings: Settings) -> None:

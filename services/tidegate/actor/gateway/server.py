@@ -329,6 +329,7 @@ def task_of(episode: AgentEpisode) -> dict[str, Any]:
     return {
         "prompt": task.prompt,
         "prompt_id": task.prompt_id,
+        "env": task.env_id,
         "seed": episode.seed,
         "episode_id": episode.episode_id,
     }

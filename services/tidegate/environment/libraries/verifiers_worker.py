@@ -1,4 +1,4 @@
-"""Plays the episodes of an environment of `verifiers`: ``python -m tidegate.environment.libraries.verifiers_worker``.
+"""Plays the episodes of environments of `verifiers`: ``python -m tidegate.environment.libraries.verifiers_worker``.
 
 A worker of ``actor.gateway``: it finds address, key and workload in its environment, claims episodes, lets the
 environment call the policy through the OpenAI API, and posts its reward. Consumes episodes of the gateway, produces
@@ -28,15 +28,27 @@ PAUSE_S = 1.0
 MODEL = "policy"
 
 
+class WorkerEnv(msgspec.Struct, frozen=True):
+    """One environment of the run file."""
+
+    env: str
+    env_kwargs: dict[str, Any]
+
+
+class WorkerWorkload(msgspec.Struct, frozen=True):
+    """The part of the run file that a worker needs. ``envs``: by the names that tasks have."""
+
+    envs: dict[str, WorkerEnv]
+    files_dir: str
+
+
 class WorkerSettings(msgspec.Struct, frozen=True):
     """What the actor gives its workers. ``num_episodes``: that this one plays at once."""
 
     url: str
     key: str
     num_episodes: int
-    env: str
-    env_kwargs: dict[str, Any]
-    files_dir: str
+    workload: WorkerWorkload
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -58,12 +70,11 @@ def settings_of(environ: Mapping[str, str]) -> WorkerSettings:
         ConfigError: it was not started by an actor.
     """
     try:
-        workload = msgspec.json.decode(environ["TIDEGATE_WORKLOAD"], type=dict[str, Any])
         return WorkerSettings(
             url=environ["TIDEGATE_GATEWAY_URL"],
             key=environ["TIDEGATE_GATEWAY_KEY"],
             num_episodes=int(environ["TIDEGATE_WORKER_EPISODES"]),
-            **workload,
+            workload=msgspec.json.decode(environ["TIDEGATE_WORKLOAD"], type=WorkerWorkload),
         )
     except (KeyError, ValueError, TypeError, msgspec.DecodeError) as error:
         raise ConfigError(
@@ -76,9 +87,11 @@ def settings_of(environ: Mapping[str, str]) -> WorkerSettings:
 class EpisodeWorker:
     """Plays ``num_episodes`` episodes at once until the process ends."""
 
-    def __init__(self, env: VerifiersEnv, settings: WorkerSettings, http: aiohttp.ClientSession) -> None:
-        """``http``: closed by the caller."""
-        self._env = env
+    def __init__(
+        self, envs: Mapping[str, VerifiersEnv], settings: WorkerSettings, http: aiohttp.ClientSession
+    ) -> None:
+        """``envs``: by the names that tasks have. ``http``: closed by the caller."""
+        self._envs = envs
         self._settings = settings
         self._http = http
 
@@ -97,11 +110,10 @@ class EpisodeWorker:
     async def play(self, episode: Claimed) -> None:
         """One episode, to its reward or to its end without one."""
         try:
-            row = row_of(self._env, str(episode.task["prompt_id"]))
+            env = self._envs[episode.task["env"]]
+            row = row_of(env, str(episode.task["prompt_id"]))
             async with asyncio.timeout(episode.deadline_s):
-                played = await self._env.play(
-                    row, base_url=episode.base_url, api_key=episode.api_key, model=MODEL
-                )
+                played = await env.play(row, base_url=episode.base_url, api_key=episode.api_key, model=MODEL)
         except Exception as error:  # the environment is third-party code
             sys.stderr.write(f"episode {episode.episode_id}: {_line(error)}\n")
             await self._end(episode)
@@ -160,12 +172,15 @@ def _line(error: BaseException) -> str:
 
 
 async def work(settings: WorkerSettings) -> None:
-    """Load the environment and play."""
-    make_importable(settings.files_dir)
-    env = VerifiersEnv(named_environment(settings.env, settings.env_kwargs))
+    """Load the environments and play."""
+    make_importable(settings.workload.files_dir)
+    envs = {
+        name: VerifiersEnv(named_environment(each.env, each.env_kwargs))
+        for name, each in settings.workload.envs.items()
+    }
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout) as http:
-        await EpisodeWorker(env, settings, http).run()
+        await EpisodeWorker(envs, settings, http).run()
 
 
 def main() -> None:
