@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.support.second_device import AccelTensor, MixedDevicesError, second_device
+from tests.unit.learner import test_fine_tune as fine_tuned
 from tests.unit.learner.optim import test_applied_gradients as gradients
 from tests.unit.learner.optim import test_images as images
 from tests.unit.learner.optim import test_q_learner as q_learning
@@ -31,7 +32,7 @@ from tidegate.learner.ranks.agreement import check_same_state
 from tidegate.learner.ranks.following import follow
 from tidegate.learner.ranks.leading import LeadingTrainer
 from tidegate.learner.ranks.port import ALONE, SharedTrainer
-from tidegate.learner.warmup import WarmupError, supervised_warmup
+from tidegate.learner.warmup import WarmupError, WarmupProgress, fine_tune, supervised_warmup
 from tidegate.learner.warmup_settings import WarmupSettings
 from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.runtime.stats_board import StatsBoard
@@ -247,6 +248,32 @@ def test_a_warm_up_is_that_of_the_cpu() -> None:
     here, there = (model.to_arrays() for model in models)
     for name, array in here.items():
         np.testing.assert_allclose(array, there[name], rtol=RTOL, atol=ATOL, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_warm_up_of_adapters_is_that_of_the_cpu(tmp_path: Path) -> None:
+    settings = WarmupSettings(demonstrations="task", max_steps=2, batch_size=4, evaluate_every_steps=1)
+    losses: list[list[float | None]] = []
+    metrics: list[dict[str, float]] = []
+    for device in (second_device(), CPU):
+        trainer = pretrained(2)(device, tmp_path / "model")
+        evaluations: list[WarmupProgress] = []
+        fine_tune(
+            trainer.model,
+            trainer.warmup_optimizer(learning_rate=1e-3, weight_decay=0.01),
+            fine_tuned.EXAMPLES,
+            fine_tuned.HELDOUT,
+            settings,
+            pass_tokens=fine_tuned.PASS_TOKENS,
+            generator=torch.Generator().manual_seed(0),
+            report=evaluations.append,
+        )
+        # The next update compares with the reference that the warm-up made.
+        trainer.begin_from(trainer.policy())
+        losses.append([each.heldout_loss for each in evaluations])
+        metrics.append(trainer.update(trainer.prepare(shared.groups(1, num_groups=2)), number=1))
+    assert losses[0] == pytest.approx(losses[1], rel=RTOL)
+    assert metrics[0] == pytest.approx(metrics[1], rel=RTOL, abs=ATOL)
 
 
 def test_the_second_device_refuses_what_a_gpu_refuses() -> None:
