@@ -172,15 +172,20 @@ class BlockFiles:
 
     def _begin(self, needed: int) -> None:
         """A new file, sparse at its full size, so that one memory map serves it while it fills."""
+        size = max(needed, self._file_bytes)
+        path = self._path(self._active + 1)
+        writer = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            os.ftruncate(writer, size)
+        except OSError:
+            os.close(writer)
+            path.unlink(missing_ok=True)
+            raise
         if self._writer >= 0:
             os.close(self._writer)
         closed, self._active = self._active, self._active + 1
-        self._writer = os.open(
-            self._path(self._active), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644
-        )
         self._on_disk.add(self._active)
-        self._offset, self._size = 0, max(needed, self._file_bytes)
-        os.ftruncate(self._writer, self._size)
+        self._writer, self._offset, self._size = writer, 0, size
         if closed in self._on_disk and not self._lives[closed]:
             self._delete(closed)
 

@@ -137,6 +137,7 @@ class ReplayBuffer:
                 " in a new run folder",
             )
         self._open(stored.layout)
+        self._layout = stored.layout
         residents = known(self._headers.seqs())
         found, num_torn = self._headers.recover(
             self._columns,
@@ -170,7 +171,6 @@ class ReplayBuffer:
             uses_max=settings.uses_max,
         )
         self._reader = UnitReader(layout, self._columns, self.pages.next_P, horizon=settings.horizon)
-        self._layout = layout
 
     def close(self) -> None:
         """Close every file; what was inserted stays."""
@@ -259,8 +259,9 @@ class ReplayBuffer:
         if self._layout is None:
             layout = layout_of(segment.tensors, name=segment.resident.trajectory_id)
             self._open(layout)
-            write_layout(self._folder, StoredLayout(FORMAT, self._settings.num_slots, layout))
-        assert self._layout is not None
+            stored = StoredLayout(FORMAT, self._settings.num_slots, layout)
+            write_layout(self._folder, stored, durable=self._settings.flush)
+            self._layout = layout
         item, tensors, settings = segment.resident, segment.tensors, self._settings
         images = [tensors[f"{FRAMES}{image.name}"] for image in self._layout.images]
         data = encode_blocks(images)

@@ -108,9 +108,13 @@ def read_layout(folder: Path) -> StoredLayout | None:
     return stored
 
 
-def write_layout(folder: Path, stored: StoredLayout) -> None:
-    """Write how the files are laid out, before the first page."""
-    replace_file(folder / LAYOUT_FILE, msgspec.json.encode(stored))
+def write_layout(folder: Path, stored: StoredLayout, *, durable: bool) -> None:
+    """Write how the files are laid out, before the first page; durable against a power cut where that is wanted.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    replace_file(folder / LAYOUT_FILE, msgspec.json.encode(stored), durable=durable)
 
 
 class PageHeaders:

@@ -1,7 +1,9 @@
 """The buffer beside a slow twin that walks each stream row by row."""
 
+import errno
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import lz4.block
 import msgspec
@@ -456,3 +458,27 @@ def test_folder_of_another_size_is_refused(tmp_path: Path) -> None:
     filled(tmp_path, stream, 2, settings_of()).close()
     with pytest.raises(StaleFolderError, match="capacity"):
         opened(tmp_path, settings_of(num_slots=9)).recover(among([]))
+
+
+def test_layout_that_the_disk_refused_is_written_before_the_next_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = Stream(5, num_envs=N)
+    stream.extend(2 * T)
+    wanted = settings_of(num_slots=4)
+    buffer = opened(tmp_path, wanted)
+    refused = OSError(errno.ENOSPC, "No space left on device")
+    with monkeypatch.context() as patched:
+        patched.setattr("tidegate.trajectory_store.replay.snapshot.replace_file", Mock(side_effect=refused))
+        with pytest.raises(OSError, match="No space left"):
+            insert(buffer, stream, 0)
+    assert buffer.layout is None
+    insert(buffer, stream, 0)
+    insert(buffer, stream, 1)
+    buffer.close()
+
+    again = opened(tmp_path, wanted)
+    known = [segment_of(seq, stream.segment((seq - 1) * T, T), step=seq - 1).resident for seq in (1, 2)]
+    assert again.recover(among(known)) == 0
+    assert again.pages.seqs() == {1, 2}
+    again.close()
