@@ -4,6 +4,7 @@ Each probe is bounded: by a deadline, or by the bytes that it writes and removes
 """
 
 import asyncio
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
@@ -82,7 +83,8 @@ def probe_volume(folder: Path) -> VolumeFacts:
     except OSError as error:
         return VolumeFacts(str(folder), problem=f"it cannot be written: {error.strerror}")
     finally:
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # nothing was written: it is read-only, or no folder
+            path.unlink()
     return VolumeFacts(str(folder), mb_per_s=VOLUME_BYTES / 1e6 / seconds)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import typer
 
 from tests.support.broker import free_port
+from tests.support.disks import mounted_small_disk
 from tidegate.cli.doctor.command import doctor
 from tidegate.launch import machine_probes as probes
 
@@ -54,3 +56,12 @@ def test_machine_that_expects_no_gpu_is_healthy(tmp_path: Path, capsys: pytest.C
     assert outcomes["driver"] == outcomes["model"] == outcomes["plan"] == "skip"
     assert "MB/s" in found[f"volume {tmp_path}"]["found"]
     assert not list(tmp_path.iterdir())
+
+
+def test_volume_on_which_nothing_can_be_made_or_removed_is_a_finding(tmp_path: Path) -> None:
+    place = tmp_path / "no folder"
+    place.touch()
+    assert "cannot be written" in probes.probe_volume(place).problem
+    with mounted_small_disk(tmp_path / "read_only", size_mb=1) as disk:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert "Read-only" in probes.probe_volume(disk).problem
