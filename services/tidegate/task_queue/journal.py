@@ -16,7 +16,7 @@ import msgspec
 from tidegate.core.admission import Limits
 from tidegate.core.audit import JournalTotals
 from tidegate.core.curriculum import CurriculumState
-from tidegate.core.errors import CorruptionError, NotFoundError, TidegateError
+from tidegate.core.errors import CorruptionError, NotFoundError, TidegateError, UnavailableError
 from tidegate.core.ids import (
     PolicyVersion,
     RunId,
@@ -28,6 +28,7 @@ from tidegate.core.ids import (
     trajectory_at,
 )
 from tidegate.core.records import Task
+from tidegate.runtime.sqlite_errors import is_passing
 from tidegate.task_queue.journal_file import (
     admitted_ids,
     connect_writer,
@@ -341,10 +342,17 @@ def open_journal(path: Path, *, run_id: RunId) -> Journal:
     Raises:
         StaleFolderError: the file belongs to another run, or was written by another version.
         CorruptionError: the file is no journal.
+        UnavailableError: the disk is full or does not answer, or another process holds the file.
     """
     try:
         return Journal(connect_writer(path, run_id=run_id))
     except (sqlite3.DatabaseError, msgspec.DecodeError, ValueError) as error:
+        if is_passing(error):
+            raise UnavailableError(
+                f"{path.name} cannot be opened",
+                why=str(error),
+                fix="free space on its disk, and close other programs that have it open; nothing was lost",
+            ) from error
         raise CorruptionError(
             f"{path.name} is not a readable journal",
             why=str(error),

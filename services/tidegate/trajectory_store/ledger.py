@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -36,7 +36,7 @@ from tidegate.trajectory_store.rows import (
     never_arrived,
     only_new,
 )
-from tidegate.trajectory_store.schema import durable_transaction, open_for_writing, transaction
+from tidegate.trajectory_store.schema import Durability, durable_transaction, open_for_writing, transaction
 from tidegate.trajectory_store.state import BatchLease, LiveFrames, Location, Pool, Tally
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption, Dropped, Outcome
 
@@ -57,16 +57,16 @@ class Ledger:
         self._load()
 
     @classmethod
-    def open(
-        cls, path: Path, *, run_id: str, durability: Literal["process", "power_loss"] = "process"
-    ) -> "Ledger":
+    def open(cls, path: Path, *, run_id: str, durability: Durability = "process") -> "Ledger":
         """Open or create the ledger of one run and rebuild memory from it.
 
         Raises:
             StaleFolderError: the file belongs to another run or another version of the schema.
             CorruptionError: the file cannot be read.
+            UnavailableError: the disk does not answer, or another process holds the file; later it may open.
         """
-        return cls(open_for_writing(path, run_id=run_id, durability=durability))
+        with open_for_writing(path, run_id=run_id, durability=durability) as db:
+            return cls(db)
 
     def close(self) -> None:
         """Close the file; what was committed stays."""

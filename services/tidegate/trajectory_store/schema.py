@@ -2,11 +2,18 @@
 
 import sqlite3
 from collections.abc import Generator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Literal
 
-from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, UnavailableError
+from tidegate.core.errors import (
+    CorruptionError,
+    NotFoundError,
+    StaleFolderError,
+    TidegateError,
+    UnavailableError,
+)
+from tidegate.runtime.sqlite_errors import is_passing
 from tidegate.trajectory_store import budgets, hash_chain
 from tidegate.trajectory_store.hash_chain import CHAIN_TABLE, FOLDED_TABLES
 
@@ -15,6 +22,8 @@ LEDGER_FILE = "ledger.sqlite"
 # How long a writer waits for another connection's lock, which only a checkpoint takes for long.
 BUSY_TIMEOUT_MS = 5_000
 PAGE_CACHE_KIB = 4_096
+
+Durability = Literal["process", "power_loss"]
 
 # `frames.head` is the frame without its tensors: the provenance of its trajectories, kept when the payload is gone.
 # `frames.digest`: see `hash_chain.frame_digest`.
@@ -123,34 +132,35 @@ CREATE TABLE outcomes (
 """
 
 
-def open_for_writing(
-    path: Path, *, run_id: str, durability: Literal["process", "power_loss"]
-) -> sqlite3.Connection:
-    """Open or create the ledger of one run. Transactions are explicit (see ``transaction``).
+@contextmanager
+def open_for_writing(path: Path, *, run_id: str, durability: Durability) -> Generator[sqlite3.Connection]:
+    """Open or create the ledger of one run, closed again only when the block fails, which reads what memory needs.
+
+    Transactions are explicit (see ``transaction``).
 
     ``synchronous=NORMAL`` in WAL mode loses no committed transaction to ``kill -9``; a power cut may take the last
     ones, which ``FULL`` prevents with one flush a transaction.
 
     Raises:
         StaleFolderError: the file belongs to another run, or to another version of the schema.
-        CorruptionError: the file is no SQLite database.
+        CorruptionError: the file is no SQLite database, or a page of it is damaged.
+        UnavailableError: the disk is full or does not answer, or another process holds the file.
     """
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'power_loss' else 'NORMAL'}")
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-        connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE_KIB}")
-        connection.execute("PRAGMA temp_store = MEMORY")
-        hash_chain.begin(connection)
-        _create_or_check(connection, path, run_id=run_id)
-    except sqlite3.DatabaseError as error:
-        connection.close()
-        raise _unreadable(path, error) from error
-    except StaleFolderError:
-        connection.close()
-        raise
-    return connection
+    with ExitStack() as opened:
+        try:
+            connection = sqlite3.connect(path, isolation_level=None)
+            opened.callback(connection.close)
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute(f"PRAGMA synchronous = {'FULL' if durability == 'power_loss' else 'NORMAL'}")
+            connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+            connection.execute(f"PRAGMA cache_size = -{PAGE_CACHE_KIB}")
+            connection.execute("PRAGMA temp_store = MEMORY")
+            hash_chain.begin(connection)
+            _create_or_check(connection, path, run_id=run_id)
+            yield connection  # a damaged page is found when it is read
+        except sqlite3.DatabaseError as error:
+            raise _not_opened(path, error) from error
+        opened.pop_all()
 
 
 def _create_or_check(connection: sqlite3.Connection, path: Path, *, run_id: str) -> None:
@@ -181,6 +191,17 @@ def _check_version(version: int, path: Path) -> None:
             f"The ledger {path} has schema version {version}, this program reads version {SCHEMA_VERSION}",
             fix="finish the run with the version of Tidegate that began it, or start a new run",
         )
+
+
+def _not_opened(path: Path, error: sqlite3.DatabaseError) -> TidegateError:
+    """Why a ledger could not be opened."""
+    if is_passing(error):
+        return UnavailableError(
+            f"The ledger {path} cannot be opened",
+            why=str(error),
+            fix="free space on its disk, and close other programs that have it open; nothing was lost",
+        )
+    return _unreadable(path, error)
 
 
 def _unreadable(path: Path, error: sqlite3.DatabaseError) -> CorruptionError:

@@ -10,11 +10,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from tests.support.disks import file_size_limited
 from tests.support.examples import num_examples
 from tests.unit.task_queue.journaling import HEAD, RUN, admit, make_task, outcome, small_chunks, states_of
 from tidegate.core.admission import Limits
 from tidegate.core.curriculum import CurriculumState
-from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, TidegateError
+from tidegate.core.errors import (
+    CorruptionError,
+    NotFoundError,
+    StaleFolderError,
+    TidegateError,
+    UnavailableError,
+)
 from tidegate.core.ids import LineageName, PolicyVersion, RunId, TrajectoryId, task_id, trajectory_at
 from tidegate.core.records import Task
 from tidegate.task_queue.journal import open_journal, read_admitted_ids, read_journal
@@ -327,3 +334,10 @@ def test_lookups_of_open_work_do_not_scan_what_is_done(path: Path) -> None:
             "EXPLAIN QUERY PLAN SELECT seq FROM trajectories WHERE state <= 1 AND state = 0 AND seq < 9"
         ).fetchall()
     assert "trajectories_open" in plan[0][3]
+
+
+def test_journal_on_a_full_disk_is_unavailable_and_opens_later(path: Path) -> None:
+    open_journal(path, run_id=RUN).close()
+    with file_size_limited(4096), pytest.raises(UnavailableError, match="cannot be opened"):
+        open_journal(path, run_id=RUN)
+    open_journal(path, run_id=RUN).close()

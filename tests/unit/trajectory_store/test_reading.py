@@ -1,10 +1,12 @@
 """Answers from the file alone, while the store runs and after it stopped."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.support.disks import file_size_limited
 from tests.unit.trajectory_store.building import (
     NOW_S,
     at,
@@ -15,7 +17,7 @@ from tests.unit.trajectory_store.building import (
     message_of,
     started_store,
 )
-from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError
+from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, UnavailableError
 from tidegate.core.ids import TrajectoryId
 from tidegate.core.records import VersionSpan
 from tidegate.trajectory_store.reading import LEDGER_FILE, ids, rows, totals, trajectory
@@ -132,3 +134,22 @@ def test_reader_cannot_write(tmp_path: Path) -> None:
     assert list(reader) == ["t-2.0", "t-3.0"]
     assert "t-9.0" in set(ids(tmp_path / LEDGER_FILE))
     store.close()
+
+
+def test_ledger_on_a_full_disk_is_unavailable_and_opens_later(tmp_path: Path) -> None:
+    lived(tmp_path).close()
+    with file_size_limited(4096), pytest.raises(UnavailableError, match="cannot be opened"):
+        started_store(tmp_path)
+    started_store(tmp_path).close()
+
+
+def test_ledger_with_a_damaged_page_is_refused_by_name(tmp_path: Path) -> None:
+    lived(tmp_path).close()
+    with closing(sqlite3.connect(tmp_path / LEDGER_FILE)) as db:
+        (page,) = db.execute("SELECT rootpage FROM sqlite_master WHERE name = 'trajectories'").fetchone()
+        (size,) = db.execute("PRAGMA page_size").fetchone()
+    with (tmp_path / LEDGER_FILE).open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    with pytest.raises(CorruptionError, match="cannot be read"):
+        started_store(tmp_path)
