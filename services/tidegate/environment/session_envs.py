@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from tidegate.core.errors import NotFoundError, RecordError
+from tidegate.core.json_text import NOT_JSON
 from tidegate.core.records import Array
 from tidegate.environment.conversations.port import Conversation, ToolUse
 from tidegate.environment.conversations.registry import CONVERSATIONS
@@ -83,7 +84,7 @@ def parse_action(text: str) -> Any:
     """
     try:
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise RecordError(
             f"The action {text[:80]!r} is no JSON",
             why=str(error),

@@ -15,6 +15,7 @@ import msgspec
 from transformers import AutoTokenizer
 
 from tidegate.core.errors import ConfigError, RecordError
+from tidegate.core.json_text import NOT_JSON
 from tidegate.models.model_folder import check_folder
 
 # Replaces an id of the head that no text has: vocabularies are padded to round numbers.
@@ -263,7 +264,7 @@ def _messages(prompt: str) -> list[_ChatMessage] | None:
         return None
     try:
         rows = msgspec.json.decode(prompt)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
     if not isinstance(rows, list) or not rows:
         return None

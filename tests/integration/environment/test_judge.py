@@ -112,6 +112,7 @@ async def test_transient_statuses_are_distinguished_from_permanent_ones(
         web.Response(body=b""),
         web.Response(body=b"\xff\xfe"),
         web.Response(text="<html>"),
+        web.Response(text='{"usage": ' + "[" * 100_000),
         web.Response(text='{"choices": []}'),
         web.Response(text='{"choices": [{"message": {"content": null}}]}'),
         web.Response(text='{"choices": [{"message": {"content": "a fine reply"}}]}'),

@@ -92,6 +92,11 @@ def test_any_text_is_an_action_or_a_record_error(text: str) -> None:
     assert space.contains(member)
 
 
+def test_text_nested_deeper_than_json_is_read_is_a_record_error() -> None:
+    with pytest.raises(RecordError, match="is no JSON"):
+        parse_action("[" * 100_000)
+
+
 @given(st.integers(0, 2**31 - 1))
 def test_every_member_of_a_nested_space_survives_json(seed: int) -> None:
     space = spaces.Dict(

@@ -40,6 +40,11 @@ def test_plain_text_is_one_message_of_the_user(chat: TransformersTokenizer) -> N
     assert chat.decode(chat.encode_prompt("hi")) == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_text_nested_deeper_than_json_is_read_is_one_message_of_the_user(chat: TransformersTokenizer) -> None:
+    nested = "[" * 5_000
+    assert chat.encode_prompt(nested) == chat.encode_prompt(talk(("user", nested)))
+
+
 @given(texts=st.lists(st.text(max_size=12), min_size=3, max_size=3))
 def test_an_episode_written_in_pieces_is_the_conversation_encoded_at_once(
     chat: TransformersTokenizer, texts: list[str]

@@ -10,6 +10,7 @@ import msgspec
 
 from tidegate.actor.engines.server_port import ServerRefusalError
 from tidegate.core.errors import DeadlineError, UnavailableError
+from tidegate.core.json_text import NOT_JSON
 
 AnswerT = TypeVar("AnswerT")
 
@@ -137,7 +138,7 @@ def decode(payload: bytes, answer: type[AnswerT], *, what: str) -> AnswerT:
     """
     try:
         return msgspec.json.decode(payload, type=answer)
-    except msgspec.MsgspecError as error:
+    except NOT_JSON as error:
         raise ServerRefusalError(
             f"The inference server sent an unknown answer to {what}",
             why=str(error),

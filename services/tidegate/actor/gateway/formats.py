@@ -12,6 +12,7 @@ import msgspec
 from tidegate.actor.gateway.errors import RefusedCallError
 from tidegate.actor.gateway.messages import ChatMessage, Tool
 from tidegate.actor.gateway.tool_text import ToolStyle, as_text, check_tools, described
+from tidegate.core.json_text import NOT_JSON
 from tidegate.models.tokenizer import Tokenizer
 
 MARK = "the-recorded-reply"
@@ -193,5 +194,5 @@ def _for_template(message: ChatMessage) -> dict[str, Any]:
 def _object(arguments: str) -> Any:
     try:
         return msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return arguments

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from tidegate.actor.gateway.errors import RefusedCallError
+from tidegate.core.json_text import NOT_JSON
 
 Role: TypeAlias = Literal["system", "user", "assistant", "tool"]
 DIGEST_BYTES = 16
@@ -176,5 +177,5 @@ def _canonical_json(text: str) -> str:
     """The same JSON however it was spelled; text that is none stays as it is."""
     try:
         return msgspec.json.encode(msgspec.json.decode(text), order="deterministic").decode()
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return text

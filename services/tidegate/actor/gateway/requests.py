@@ -9,6 +9,7 @@ import msgspec
 
 from tidegate.actor.gateway.config import GatewayConfig, UnknownFields
 from tidegate.actor.gateway.errors import RefusedCallError
+from tidegate.core.json_text import NOT_JSON
 from tidegate.core.records import Sampler
 
 STOPS_MAX = 4
@@ -99,7 +100,7 @@ def read_request(body: bytes, kind: type[RequestT], *, unknown_fields: UnknownFi
             known = {name: value for name, value in given.items() if name in kind.__struct_fields__}
             return msgspec.convert(known, kind)
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         fix = (
             "leave the field out, or set actor.gateway.unknown_fields to ignore"
             if "unknown" in str(error)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, cast
 import msgspec
 
 from tidegate.actor.gateway.errors import RefusedCallError
+from tidegate.core.json_text import NOT_JSON
 from tidegate.wire.bounds import MAGNITUDE_MAX, is_summable
 
 COMPONENTS_MAX = 64
@@ -47,7 +48,7 @@ def read_reward(body: bytes) -> Reward:
         if rest:
             own["log"] = "\n".join(filter(None, (own.get("log", ""), msgspec.json.encode(rest).decode())))
         return msgspec.convert(own, Reward)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
+    except (*NOT_JSON, TypeError) as error:
         raise RefusedCallError("The body is no reward", why=str(error), fix='send {"reward": 1.0}') from error
 
 

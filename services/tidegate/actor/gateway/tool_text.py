@@ -11,6 +11,7 @@ import msgspec
 
 from tidegate.actor.gateway.errors import RefusedCallError
 from tidegate.actor.gateway.messages import CalledTool, ChatMessage, Tool
+from tidegate.core.json_text import NOT_JSON
 
 ToolStyle: TypeAlias = Literal["hermes", "bracket"]
 
@@ -79,7 +80,7 @@ def read_reply(text: str, tools: Sequence[Tool], *, style: ToolStyle, new_id: Ca
 def _hermes(body: str, tools: Sequence[Tool]) -> tuple[str, dict[str, Any]] | None:
     try:
         written = msgspec.json.decode(body, type=_Written)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return None
     return (written.name, written.arguments) if any(tool.name == written.name for tool in tools) else None
 
@@ -114,7 +115,7 @@ def _calls_as_text(message: ChatMessage, style: ToolStyle) -> list[str]:
 def _only_argument(call: CalledTool) -> str:
     try:
         arguments = msgspec.json.decode(call.arguments)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return call.arguments
     if not isinstance(arguments, dict):
         return call.arguments

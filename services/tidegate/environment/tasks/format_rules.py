@@ -9,6 +9,8 @@ from typing import cast
 
 import msgspec
 
+from tidegate.core.json_text import NOT_JSON
+
 _WORD = re.compile(r"[A-Za-z0-9']+")
 _SENTENCE_END = re.compile(r"[.!?]+(?:\s|$)")
 _BULLET = re.compile(r"- \S")
@@ -74,7 +76,7 @@ def _paragraphs(rule: FormatRule, text: str) -> bool:
 def _json_keys(rule: FormatRule, text: str) -> bool:
     try:
         value = msgspec.json.decode(text.strip())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return False
     if not isinstance(value, dict):
         return False

@@ -10,6 +10,7 @@ import aiohttp
 import msgspec
 
 from tidegate.core.errors import DeadlineError, RecordError, TidegateError, UnavailableError
+from tidegate.core.json_text import NOT_JSON
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.environment.verifiers.port import VerifierBusyError
 from tidegate.environment.verifiers.settings import JudgeSettings
@@ -102,7 +103,7 @@ class JudgeVerifier:
         _check_status(status, headers, bytes(data))
         try:
             return msgspec.json.decode(bytes(data), type=_Reply).choices[0].message.content
-        except (msgspec.DecodeError, UnicodeDecodeError, IndexError) as error:
+        except (*NOT_JSON, IndexError) as error:
             raise RecordError("The judge's answer is no chat completion", why=str(error)) from error
 
 
@@ -155,7 +156,7 @@ def _by_key(text: str, key: str) -> float | None:
         return None
     try:
         value: Any = msgspec.json.decode(shown[0])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return None
     return _number(cast("dict[str, Any]", value).get(key)) if isinstance(value, dict) else None
 

@@ -4,6 +4,7 @@ import re
 
 import msgspec
 
+from tidegate.core.json_text import NOT_JSON
 from tidegate.environment.tasks.port import Problem
 
 _PLACE = re.compile(r"\{(prompt|answer|completion)\}")
@@ -24,6 +25,6 @@ def readable(prompt: str) -> str:
     """A prompt of chat messages with a line for each; any other prompt unchanged."""
     try:
         messages = msgspec.json.decode(prompt, type=list[_PromptMessage])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return prompt
     return "\n".join(f"{message.role}: {message.content}" for message in messages)

@@ -8,7 +8,8 @@ from tests.unit.actor.gateway.fakes import END_ID, ChatMlTokenizer
 from tests.unit.models.tiny_tokenizer import CHATML, add_tokenizer
 from tidegate.actor.gateway.errors import RefusedCallError
 from tidegate.actor.gateway.formats import PlainFormat, TemplateFormat, open_format
-from tidegate.actor.gateway.messages import CalledTool, ChatMessage, Tool
+from tidegate.actor.gateway.messages import CalledTool, ChatMessage, Tool, conversation_digests
+from tidegate.actor.gateway.tool_text import ToolStyle
 from tidegate.core.errors import RecordError
 from tidegate.models.char_tokenizer import CharTokenizer
 from tidegate.models.transformers_tokenizer import TransformersTokenizer
@@ -105,6 +106,17 @@ def test_template_without_tools_gets_them_as_text() -> None:
     assert text.startswith("<|im_start|>system\nBe brief.\n\nYou may call")
     assert '<tool_call>\n{"name": "calculator", "arguments": {"expression":"3+1"}}\n</tool_call>' in text
     assert "<|im_start|>user\n<tool_response>\n4\n</tool_response>" in text
+
+
+@pytest.mark.parametrize("shows_tools", [True, False])
+@pytest.mark.parametrize("style", ["hermes", "bracket"])
+def test_arguments_nested_deeper_than_json_is_read_are_text(shows_tools: bool, style: ToolStyle) -> None:
+    nested = "[" * 100_000
+    called = [HELLO, ChatMessage("assistant", "", (CalledTool("call_1", "calculator", nested),))]
+    tokenizer = ChatMlTokenizer(shows_tools=shows_tools)
+    chat = open_format(tokenizer, style=style)
+    assert nested in tokenizer.decode(chat.opening(called, [tool("expression")]))
+    assert conversation_digests(called, ())
 
 
 def test_characters_follow_each_other_as_the_built_in_episodes_have_them() -> None:
