@@ -4,6 +4,7 @@ import math
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +34,14 @@ CONDITION_LEVELS: dict[Condition, float] = {"ok": 0.0, "burning": 1.0, "breached
 
 
 class Cursor(msgspec.Struct):
-    """How far a run was tracked: its updates and evaluations, and whether its texts were written."""
+    """How far a run was tracked: its updates and evaluations, and whether its texts were written.
+
+    ``evaluated_at_s``: of the newest evaluation; the log lets go of the oldest, so that their number says nothing.
+    """
 
     run_id: str = ""
     last_step: int = 0
-    evaluations: int = 0
+    evaluated_at_s: float = 0.0
     objectives_at_s: float = 0.0
     started: bool = False
     ended_at_s: float = 0.0
@@ -120,14 +124,18 @@ class TrackedRun:
         return sent
 
     def _send_evaluations(self) -> None:
-        evaluations = list(read_events(self._folder, "evaluation"))
-        for event in evaluations[self._cursor.evaluations :]:
+        new = [
+            event
+            for event in read_events(self._folder, "evaluation")
+            if event["at_s"] > self._cursor.evaluated_at_s
+        ]
+        for event in sorted(new, key=itemgetter("at_s")):
             step = parse_version(event["version"]).step
             values = finite(
                 numbers({name: event[name] for name in event if name != "at_s"}), section="evaluation"
             )
             self._tracker.numbers(values, step=step, at_s=event["at_s"])
-            self._cursor.evaluations += 1
+            self._cursor.evaluated_at_s = event["at_s"]
 
     def _send_objectives(self) -> None:
         """Values, conditions and error budgets that are left, at the step of the newest update."""

@@ -55,6 +55,23 @@ def test_run_that_is_tracked_again_goes_on_where_it_was(tmp_path: Path) -> None:
     assert [(each.step, each.value) for each in found.Scalars("evaluation/evaluation_return")] == [(3, 9.0)]
 
 
+def test_evaluations_come_also_after_older_ones_left_the_event_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidegate.launch.run_event_log.BYTES_MAX", 100)
+    folder, board = tmp_path / "run", tmp_path / "board"
+    write_accounting(folder)
+    place = track(folder, board)
+    for step in range(1, 6):
+        RunEventLog(folder).append(
+            b'{"kind":"evaluation","at_s":180000000%d.5,"version":"0-aaaa@%d","evaluation_return":9.0}'
+            % (step, step)
+        )
+        track(folder, board)
+    found = opened(place).Scalars("evaluation/evaluation_return")
+    assert [each.step for each in found] == [1, 2, 3, 4, 5]
+
+
 def test_unknown_tracker_is_refused_with_those_that_there_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
