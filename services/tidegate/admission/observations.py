@@ -26,6 +26,8 @@ from tidegate.wire.stats import ServiceStats
 SILENT_AFTER_S = 3.0
 # Far above any run file's replicas; a flood of made-up names must not grow memory.
 INSTANCES_MAX = 16_384
+# A place is freed after this long without a report: pods of a long run have ever new names.
+FORGOTTEN_AFTER_S = 600.0
 SERVICES_MAX = 64
 GONE_STATES = frozenset({"stopped", "failed"})
 # The window's edge is off by at most one part in this many.
@@ -85,6 +87,7 @@ class Observations:
     def __init__(self, *, window_s: float) -> None:
         self.window_s = window_s
         self._slot_s = window_s / SLOTS
+        # The oldest report first.
         self._newest: dict[str, _InstanceReport] = {}
         self._services: dict[str, _Service] = {}
 
@@ -92,7 +95,7 @@ class Observations:
         """Add one report; ``now_s`` is its time of arrival, so that clocks of other machines do not matter."""
         before = self._newest.get(stats.instance)
         if before is None:
-            if len(self._newest) >= INSTANCES_MAX:
+            if len(self._newest) >= INSTANCES_MAX and not self._forget_oldest(now_s=now_s):
                 return
             if stats.service not in self._services:
                 if len(self._services) >= SERVICES_MAX:
@@ -102,6 +105,7 @@ class Observations:
             return  # an instance never changes its service: another process uses its name
         service = self._services[stats.service]
         _forget_silent(service, now_s=now_s)
+        self._newest.pop(stats.instance, None)
         report = self._newest[stats.instance] = _InstanceReport(stats, now_s)
         same_life = before is not None and before.stats.started_at_s == stats.started_at_s
         slot = self._slot(service, now_s=now_s)
@@ -115,6 +119,15 @@ class Observations:
                 total, number = slot.averaged.get(name, (0.0, 0))
                 slot.averaged[name] = (total + stats.values[name], number + 1)
         _replace(service, stats.instance, report)
+
+    def _forget_oldest(self, *, now_s: float) -> bool:
+        """Free the place of the instance that is silent for longest, if it is for long; its counts stay."""
+        instance, report = next(iter(self._newest.items()))
+        if now_s - report.at_s <= FORGOTTEN_AFTER_S:
+            return False
+        _forget_silent(self._services[report.stats.service], now_s=now_s)
+        del self._newest[instance]
+        return True
 
     def alive(self, service: str, *, now_s: float) -> list[str]:
         """Instances of a service that report and have not ended."""

@@ -8,24 +8,21 @@ Waits for: time. Level-triggered: the same tick twice drops the same ids, and dr
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 
-from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import task_queue as statistics
 from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import TrajectoryId
 from tidegate.core.records import DropReason
 from tidegate.runtime.stats_reports import follow_stats
 from tidegate.task_queue.loops import TaskQueue
-from tidegate.task_queue.state import Deliveries, lost_before, was_starved
+from tidegate.task_queue.starvation import ActorReports
+from tidegate.task_queue.state import Deliveries, lost_before
 from tidegate.wire.clients.trajectory_store import Dropped
 from tidegate.wire.stats import ServiceStats
 from tidegate.wire.task_proof import proof_of_queue
 
 # Ids a call: one transaction of the store, a few milliseconds.
 DROP_BATCH = 500
-# Reports of more actors than this are ignored: the sweep needs only one starved actor.
-ACTORS_MAX = 4096
 # Transactions of packing a sweep, which bounds how long it takes. At a period of 2 s they pack 16,000 segments, or
 # 65,000 trajectories in groups, a second: several times what a run admits.
 PACKS_MAX = 16
@@ -35,13 +32,6 @@ SAMPLES_KEPT = 64
 RETIRE_DEADLINE_S = 4.0
 
 
-@dataclass(slots=True)
-class _ActorReport:
-    waited_s: float
-    started_at_s: float
-    received_at_s: float
-
-
 class Sweep:
     """Finds lost tasks, and retires the run on request."""
 
@@ -49,8 +39,7 @@ class Sweep:
         """No delivery is known yet: after a restart the deadline of every open task starts again."""
         self._queue = queue
         self._deliveries = Deliveries()
-        self._reports: dict[str, _ActorReport] = {}
-        self._starved_from_s = 0.0
+        self._actors = ActorReports()
         # What was published by when, one entry a sample; a report older than all of them proves nothing.
         self._published: deque[tuple[float, int]] = deque(maxlen=SAMPLES_KEPT)
         self._retired_because = ""
@@ -100,7 +89,7 @@ class Sweep:
         """Everything before an arrival was delivered; so was all that was published before an actor had no task."""
         queue = self._queue
         now_s = queue.context.clock.monotonic_s()
-        before = [seq for at_s, seq in self._published if at_s <= self._starved_from_s]
+        before = [seq for at_s, seq in self._published if at_s <= self._actors.starved_from_s]
         if before:
             self._deliveries = self._deliveries.note(before[-1], at_s=now_s)
         self._deliveries = self._deliveries.note(queue.arrived_seq, at_s=now_s)
@@ -142,14 +131,4 @@ class Sweep:
         self._queue.context.stats.add(statistics.STATS_REFUSED)
 
     def _receive_stats(self, stats: ServiceStats) -> None:
-        if stats.service != "actor":
-            return
-        now_s = self._queue.context.clock.monotonic_s()
-        report = _ActorReport(stats.values.get(actor_stats.WAIT_TASK_S, 0.0), stats.started_at_s, now_s)
-        before = self._reports.get(stats.instance)
-        if before is not None and before.started_at_s == report.started_at_s:
-            waited_s = report.waited_s - before.waited_s
-            if was_starved(waited_s=waited_s, elapsed_s=now_s - before.received_at_s):
-                self._starved_from_s = max(self._starved_from_s, before.received_at_s)
-        if before is not None or len(self._reports) < ACTORS_MAX:
-            self._reports[stats.instance] = report
+        self._actors.receive(stats, now_s=self._queue.context.clock.monotonic_s())

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidegate.admission.observations import GONE_STATES, INSTANCES_MAX, SILENT_AFTER_S, SLOTS, Observations
+from tidegate.admission.observations import (
+    FORGOTTEN_AFTER_S,
+    GONE_STATES,
+    INSTANCES_MAX,
+    SILENT_AFTER_S,
+    SLOTS,
+    Observations,
+)
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.wire.stats import ServiceStats
@@ -244,3 +251,15 @@ def test_flood_of_names_does_not_grow_memory() -> None:
     for number in range(INSTANCES_MAX + 50):
         seen.put(report(0.0, instance=f"actor-{number}"), now_s=0.0)
     assert len(seen.alive("actor", now_s=0.0)) == INSTANCES_MAX
+
+
+def test_instances_that_ended_long_ago_give_their_places_to_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidegate.admission.observations.INSTANCES_MAX", 2)
+    seen, later_s = Observations(window_s=1.0), 2 * FORGOTTEN_AFTER_S
+    seen.put(report(0.0, instance="actor-a", steps_total=3.0), now_s=0.0)
+    seen.put(report(0.0, instance="actor-b", steps_total=4.0), now_s=0.0)
+    seen.put(report(later_s, instance="actor-a", steps_total=5.0), now_s=later_s)
+    seen.put(report(later_s, instance="actor-c", steps_total=6.0), now_s=later_s)
+    seen.put(report(later_s, instance="actor-d", steps_total=7.0), now_s=later_s)
+    assert seen.alive("actor", now_s=later_s) == ["actor-a", "actor-c"]
+    assert seen.merged(now_s=later_s)["actor.steps_total"] == 15.0
