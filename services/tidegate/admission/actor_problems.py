@@ -30,16 +30,19 @@ class ActorProblems:
 
     def __init__(self) -> None:
         self._problems: OrderedDict[str, _Reported] = OrderedDict()
-        self._stuck: dict[str, float] = {}
+        # When each was seen last, the oldest first.
+        self._stuck: OrderedDict[str, float] = OrderedDict()
 
     def receive(self, stats: ServiceStats, *, now_s: float) -> None:
         """Follow the report of one actor; others are ignored."""
         if stats.service != "actor":
             return
+        self._stuck.pop(stats.instance, None)
         if stats.values.get(actor_stats.ENVIRONMENT_CALL_S, 0.0) > 0.0:
             self._stuck[stats.instance] = now_s
-        else:
-            self._stuck.pop(stats.instance, None)
+        # Many of them ended stuck, and no other actor may have their names.
+        while self._stuck and now_s - next(iter(self._stuck.values())) > RECENT_S:
+            self._stuck.popitem(last=False)
         text = next(filter(None, (stats.labels.get(label, "") for label in _LABELS)), "")
         known = self._problems.get(stats.instance)
         if not text or (known is not None and known.text == text):

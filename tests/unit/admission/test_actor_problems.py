@@ -1,5 +1,7 @@
 """Problems of actors outlive the actor that reported them."""
 
+import math
+
 from tidegate.admission.actor_problems import ACTORS_MAX, RECENT_S, SHOWN_MAX, ActorProblems
 from tidegate.catalogue import actor as actor_stats
 from tidegate.wire.stats import ServiceStats
@@ -64,3 +66,11 @@ def test_reports_of_other_services_and_healthy_actors_are_no_problem() -> None:
     problems.receive(ServiceStats("learner", "learner", "ready", 0.0, 0.0), now_s=1.0)
     assert problems.sentences({}, now_s=1.0) == []
     assert problems.newest(now_s=1.0) == ""
+
+
+def test_actors_that_ended_stuck_are_not_kept() -> None:
+    problems = ActorProblems()
+    for index in range(1000):
+        problems.receive(report(index, stuck_s=12.0), now_s=float(index))
+    assert problems.num_stuck(now_s=999.0, silent_after_s=3.0) == 4
+    assert problems.num_stuck(now_s=999.0, silent_after_s=math.inf) == RECENT_S + 1
