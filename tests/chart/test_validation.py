@@ -43,6 +43,18 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"run.backup": "s3://bucket/runs"},
         "run.backup is set, and pods make no backups: it is of `tidegate up` on one machine. Snapshot the volumes",
     ),
+    "trackers that no pod runs": (
+        {"run.track": ["mlflow"]},
+        "run.track is set, and pods run no trackers: they are of `tidegate up` on one machine. Read the curves",
+    ),
+    "a webhook that no pod posts to": (
+        {"run.notify": {"url": "https://example.org/hook"}},
+        "run.notify is set, and pods post no notices: they are of `tidegate up` on one machine. Use the alert rules",
+    ),
+    "callbacks that no pod calls": (
+        {"run.callbacks": ["my_callbacks.py:Notify"]},
+        "run.callbacks is set, and pods call none: they are of `tidegate up` on one machine. Leave run.callbacks out",
+    ),
     "KEDA without a number to follow": (
         {"keda.enabled": True},
         "keda.enabled and run.admission.scaling.mode observe: admission would give KEDA no number",

@@ -37,6 +37,15 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- if $run.backup -}}
 {{- $problems = append $problems "run.backup is set, and pods make no backups: it is of `tidegate up` on one machine. Snapshot the volumes of the run together (docs/kubernetes.md, Backup and restore), and leave run.backup out" -}}
 {{- end -}}
+{{- if $run.track -}}
+{{- $problems = append $problems "run.track is set, and pods run no trackers: they are of `tidegate up` on one machine. Read the curves on the dashboards (docs/observability.md), and leave run.track out" -}}
+{{- end -}}
+{{- if $run.notify -}}
+{{- $problems = append $problems "run.notify is set, and pods post no notices: they are of `tidegate up` on one machine. Use the alert rules with your Alertmanager (rules.enabled), and leave run.notify out" -}}
+{{- end -}}
+{{- if $run.callbacks -}}
+{{- $problems = append $problems "run.callbacks is set, and pods call none: they are of `tidegate up` on one machine. Leave run.callbacks out" -}}
+{{- end -}}
 {{- $condition := `[a-z][a-z0-9_]*\s*(>=|<=|>|<)\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?` -}}
 {{- if not (regexMatch (printf `^\s*(%s(\s+and\s+%s)*)?\s*$` $condition $condition) ($run.until | default "")) -}}
 {{- $problems = append $problems (printf "run.until is %q: it must be statistics, one of >= <= > <, and numbers. Write it such as mean_return>=475, or version_step>=200 and mean_return>=400" $run.until) -}}
