@@ -214,7 +214,6 @@ class _MetricLoop:
     ) -> None:
         self._exporter = exporter
         self._table = table
-        self._board_table = MetricTable()
         self._resource = resource
         self._source = metric_labels(resource)
         self._period_s = period_s
@@ -249,12 +248,14 @@ class _MetricLoop:
 
     def _export(self) -> None:
         now_ns = time.time_ns()
+        # A new one each time: what was cleared on the board is in no further export.
+        board_table = MetricTable()
         if self._board is not None:
             for reading in readings(self._board.snapshot(at_s=now_ns / 1e9)):
-                self._board_table.put(reading.metric, reading.value, reading.labels)
+                board_table.put(reading.metric, reading.value, reading.labels)
         metrics = [
             found
-            for table in (self._table, self._board_table)
+            for table in (self._table, board_table)
             for metric in table.metrics.values()
             if metric.series and (found := self._of(metric, now_ns)) is not None
         ]

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.support.broker import free_port
-from tests.support.otlp_sink import otlp_sink
+from tests.support.otlp_sink import OtlpSink, otlp_sink
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process
 from tidegate.catalogue import trajectory_store as store_stats
@@ -173,6 +173,38 @@ def test_the_statistics_board_is_exported_as_metrics() -> None:
     assert (appended.as_double, dropped.as_double, memory.as_double) == (7, 2, 3e6)
     labels = {item.key: item.value.string_value for item in dropped.attributes}
     assert labels == {"tidegate.run.id": "test-run", "tidegate.drop.reason": "stale"}
+
+
+def test_statistic_that_was_cleared_is_exported_no_more() -> None:
+    board = StatsBoard(service="learner", instance="learner", started_at_s=0.0)
+    board.set(learner_stats.MEAN_REWARD, 0.7)
+    board.set(learner_stats.VERSION_STEP, 1)
+    with otlp_sink() as sink:
+        telemetry = open_telemetry(
+            TelemetryConfig(otlp_endpoint=sink.endpoint, metric_period_s=0.2),
+            service="learner",
+            instance="learner",
+            run="test-run",
+            board=board,
+        )
+        deadline_s = time.monotonic() + 60.0
+        while "tidegate.learner.mean_reward" not in last_export(sink):
+            assert time.monotonic() < deadline_s, "no export came"
+            time.sleep(0.02)
+        board.clear(learner_stats.MEAN_REWARD)
+        telemetry.close()
+    assert "tidegate.learner.policy_version" in last_export(sink)
+    assert "tidegate.learner.mean_reward" not in last_export(sink)
+
+
+def last_export(sink: OtlpSink) -> set[str]:
+    """The names of its metrics, of which an export has each once, in the same order as every other."""
+    names: set[str] = set()
+    for metric in reversed(list(sink.metrics)):
+        if metric.name in names:
+            break
+        names.add(metric.name)
+    return names
 
 
 def test_pod_identifies_itself_in_resource_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
