@@ -2,7 +2,7 @@
 
 import msgspec
 
-from tidegate.core.errors import CorruptionError, StaleFolderError
+from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError
 from tidegate.launch.backup.manifest import OBJECTS, BackupManifest
 from tidegate.launch.backup.restoring import numbers_in, read_manifest
 from tidegate.runtime.object_storage.place import ObjectPlace
@@ -11,7 +11,7 @@ from tidegate.runtime.object_storage.place import ObjectPlace
 class ListedBackup(msgspec.Struct, frozen=True):
     """One backup. ``manifest``: None where it cannot be read; ``problem``: why it cannot be restored, empty if it can.
 
-    Parts are looked for by name and size; only a restore compares their bytes with their digests.
+    Parts are looked for by name; only a restore reads them, and compares their bytes with their digests.
     """
 
     number: int
@@ -20,21 +20,30 @@ class ListedBackup(msgspec.Struct, frozen=True):
 
 
 async def list_backups(place: ObjectPlace) -> list[ListedBackup]:
-    """The backups of a run's place, the newest first.
+    """The backups of a run's place, the newest first; those that a run deletes meanwhile are left out.
 
     Raises:
         TidegateError: the store refused, or did not answer in time.
     """
     found: list[ListedBackup] = []
-    stored = {each.name for each in await place.objects(OBJECTS)}
     for number in reversed(await numbers_in(place)):
         try:
-            manifest = await read_manifest(place, number)
+            found.append(ListedBackup(number, await read_manifest(place, number)))
+        except NotFoundError:
+            continue
         except (CorruptionError, StaleFolderError) as error:
             found.append(ListedBackup(number, None, str(error)))
-            continue
-        parts = manifest.objects()
-        missing = len(parts - stored)
-        problem = f"{missing:,} of its {len(parts):,} parts are missing" if missing else ""
-        found.append(ListedBackup(number, manifest, problem))
-    return found
+    # After the manifests, which are written once their parts are there, and deleted before them.
+    stored = {each.name for each in await place.objects(OBJECTS)}
+    left = set(await numbers_in(place))
+    return [_with_parts(each, stored) for each in found if each.number in left]
+
+
+def _with_parts(backup: ListedBackup, stored: set[str]) -> ListedBackup:
+    """The backup, with how many of its parts are missing."""
+    if backup.manifest is None:
+        return backup
+    parts = backup.manifest.objects()
+    missing = len(parts - stored)
+    problem = f"{missing:,} of its {len(parts):,} parts are missing" if missing else ""
+    return msgspec.structs.replace(backup, problem=problem)

@@ -1,15 +1,20 @@
 """The backups of a place by name, and one of them restored by its number."""
 
+import asyncio
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from tests.unit.launch.backup.folders import advance, back_up, head_of, objects, restored
+from tests.unit.launch.backup.folders import advance, back_up, head_of, objects, place_at, restored
 from tidegate.cli.app import run as tidegate
 from tidegate.core.errors import CorruptionError, NotFoundError
+from tidegate.launch.backup.listing import list_backups
 from tidegate.launch.backup.manifest import manifest_name
+from tidegate.runtime.object_storage.place import OBJECT_BYTES_MAX, ObjectPlace, StoredObject
 
 
 def test_backup_is_restored_by_its_number_and_no_other_in_its_place(folder: Path, tmp_path: Path) -> None:
@@ -53,3 +58,47 @@ def test_list_names_each_backup_and_what_is_missing_of_it(
     assert "0-aaaa@4" in capsys.readouterr().out
     assert tidegate(["restore", bucket.as_uri()]) == 2
     assert "no folder" in capsys.readouterr().err
+
+
+class BusyPlace(ObjectPlace):
+    """Between the calls of a listing, a run makes a backup and deletes one."""
+
+    changes: list[Callable[[], None]]
+
+    async def objects(self, folder: str) -> list[StoredObject]:
+        found = await super().objects(folder)
+        self._change()
+        return found
+
+    async def get(self, name: str, *, size_max: int = OBJECT_BYTES_MAX) -> bytes:
+        data = await super().get(name, size_max=size_max)
+        self._change()
+        return data
+
+    def _change(self) -> None:
+        if self.changes:
+            self.changes.pop(0)()
+
+
+@pytest.mark.parametrize("calls_before", [0, 1, 2, 3])
+def test_list_is_right_while_a_run_makes_a_backup_and_deletes_one(
+    folder: Path, tmp_path: Path, calls_before: int
+) -> None:
+    bucket = tmp_path / "bucket"
+    back_up(folder, bucket)
+    advance(folder, seq=13, step=3)
+    back_up(folder, bucket)
+    place = place_at(bucket, BusyPlace)
+
+    def change() -> None:
+        advance(folder, seq=15, step=4)
+        # A loop of its own: the listing's own one waits for this call.
+        thread = Thread(target=back_up, args=(folder, bucket), kwargs={"keep": 2})
+        thread.start()
+        thread.join()
+
+    place.changes = [lambda: None] * calls_before + [change]
+    found = asyncio.run(list_backups(place))
+    assert not place.changes
+    assert {each.problem for each in found} == {""}
+    assert {2} <= {each.number for each in found} <= {1, 2, 3}
