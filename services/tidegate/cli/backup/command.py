@@ -137,6 +137,7 @@ class Backups:
         manifest, duration_s = written.manifest, time.monotonic() - started_s
         state = msgspec.structs.replace(
             self._state(),
+            place=self._place.url,
             number=manifest.number,
             version=manifest.version,
             made_at_s=manifest.made_at_s,
@@ -160,11 +161,8 @@ class Backups:
         write_state(self._folder, state)
 
     def _state(self) -> BackupState:
-        """What the folder says of this place."""
-        before = read_state(self._folder)
-        if before is not None and before.place == self._place.url:
-            return before
-        return BackupState(place=self._place.url)
+        """What the folder says: also of a backup in another place, and of how often one is due."""
+        return read_state(self._folder) or BackupState(place=self._place.url)
 
 
 def _print_line(line: str) -> None:

@@ -414,3 +414,17 @@ def test_place_with_several_runs_asks_which_one(
         assert tidegate(["backup", str(each), "--to", (tmp_path / "bucket").as_uri()]) == 0
     assert tidegate(["restore", (tmp_path / "bucket").as_uri(), str(tmp_path / "again")]) == 2
     assert all(record.run_id in capsys.readouterr().err for record in records[:1])
+
+
+def test_backup_to_another_place_does_not_end_the_watch_over_the_backups_of_the_run(
+    folder: Path, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    expect_backups(folder, place=place_at(own).url, every_s=600.0, now_s=1_000.0)
+    back_up(folder, own)
+    back_up(folder, tmp_path / "other")
+    advance(folder, seq=13, step=3)
+    back_up(folder, own)
+    state = state_of(folder)
+    assert (state.number, state.every_s) == (2, 600.0)
+    assert "none was completed" in backup_problem(state, now_s=state.made_at_s + 1801.0)
