@@ -99,6 +99,8 @@ def check_versions(facts: SmokeFacts) -> MachineFinding:
 
 def check_recoveries(facts: SmokeFacts) -> list[MachineFinding]:
     """Whether training went on after the death of each process that was killed, and after the pause."""
+    if facts.first_update_s is None:
+        return [MachineFinding("smoke pause", "skip", "nothing was killed or paused before a first update")]
     findings = [
         _check_wait(
             f"smoke kill {name}",
@@ -141,6 +143,8 @@ def check_accounting(facts: SmokeFacts) -> MachineFinding:
     """Whether every admitted trajectory is accounted for once."""
     if facts.balanced:
         return MachineFinding("smoke audit", "pass", facts.audit)
+    if not facts.audit and facts.first_update_s is None:
+        return MachineFinding("smoke audit", "skip", "the run ended without a summary, before a first update")
     return MachineFinding(
         "smoke audit",
         "fail",

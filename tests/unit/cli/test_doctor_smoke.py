@@ -1,12 +1,14 @@
 """The smoke run of the doctor: its run file, its figures, and a run that cannot start."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tidegate.cli.doctor.smoke import BATCH_SIZE, NUM_SAMPLES, SIZES, run_of
+from tidegate.cli.doctor.smoke import BATCH_SIZE, NUM_SAMPLES, SIZES, examine_smoke, run_of
 from tidegate.cli.doctor.smoke_run import figures, run_smoke
+from tidegate.core.doctor import GpuFacts
 from tidegate.core.smoke import SmokeFacts
 from tidegate.launch.run_parsing import parse_plan
 
@@ -36,6 +38,14 @@ def test_figures_are_of_the_usual_update_and_of_lag_0_alone() -> None:
     assert found["update_tokens"] == 130.0
     assert found["update_s"] == 2.0
     assert figures([]) == {"mismatch_kl": None, "update_tokens": 0.0, "update_s": 0.0}
+
+
+def test_packages_that_are_missing_are_a_line_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    [finding] = examine_smoke(GpuFacts(), size_name="tiny", keep=False, say=lambda _line: None)
+    assert (finding.check, finding.outcome) == ("smoke run", "fail")
+    assert "transformers" in finding.found
+    assert "tidegate[train,llm]" in finding.fix
 
 
 @pytest.mark.slow

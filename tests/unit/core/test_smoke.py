@@ -64,6 +64,28 @@ def test_fault_of_the_run_is_named_alone(changes: dict[str, Any], check: str, na
     assert failed[0].fix
 
 
+def test_run_without_an_update_is_told_alone_and_nothing_of_a_pause_or_an_audit() -> None:
+    findings = found(
+        first_update_s=None,
+        versions=0,
+        recovered_s={},
+        drained_s=None,
+        resumed_s=None,
+        balanced=None,
+        audit="",
+        mismatch_kl=None,
+        update_s=0.0,
+        problem="the port is taken",
+    )
+    assert [each.check for each in findings if each.outcome == "fail"] == ["smoke run"]
+    assert {each.check for each in findings if each.outcome == "skip"} == {
+        "smoke engine",
+        "smoke pause",
+        "smoke audit",
+        "smoke utilisation",
+    }
+
+
 @pytest.mark.parametrize(
     "numbers",
     [

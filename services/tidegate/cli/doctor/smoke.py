@@ -18,6 +18,8 @@ from tidegate.core.sizing.learner import Training
 from tidegate.core.sizing.shapes import SHAPES, ModelShape
 from tidegate.core.smoke import NumberFacts, SmokeFacts, accelerator_of, smoke_findings
 
+# What makes a model and trains it.
+PACKAGES = ("torch", "transformers")
 VERSIONS = 20
 # So that ranks meet, share gradients and lose one another here as well.
 RANKS_ON_CPU = 2
@@ -68,6 +70,10 @@ def examine_smoke(
     gpus: GpuFacts, *, size_name: str, keep: bool, say: Callable[[str], None]
 ) -> list[MachineFinding]:
     """Make the model, compare the devices, run, and conclude; the folder is removed unless it is kept."""
+    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        found = f"{' and '.join(missing)} cannot be imported"
+        return [MachineFinding("smoke run", "fail", found, "pip install 'tidegate[train,llm]'")]
     size = SIZES[size_name]
     root = Path(tempfile.mkdtemp(prefix="tidegate-smoke-"))
     try:
