@@ -1,6 +1,7 @@
 """The entry point of the task queue: what is built before its loops run."""
 
 import os
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -46,7 +47,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         import_dataset(settings.workload.dataset, data, files_dir=settings.files_dir)
     prompts = open_dataset(data / TRAIN_FILE) if workload.kind == "group" else None
     if config.evaluation_every_versions and workload.kind == "group":
-        _check_held_out(data / HELD_OUT_FILE, settings.workload)
+        check_held_out(data / HELD_OUT_FILE, settings.workload)
 
     path = context.data_dir / FILE_NAME
     journal = open_journal(path, run_id=settings.run)
@@ -109,8 +110,12 @@ def _workload(settings: Settings) -> Workload:
     )
 
 
-def _check_held_out(path: Path, workload: WorkloadConfig) -> None:
-    """Refuse at the start what an actor would only find out when it evaluates."""
+def check_held_out(path: Path, workload: WorkloadConfig) -> None:
+    """Refuse at the start what an actor would only find out when it evaluates.
+
+    Raises:
+        ConfigError: no problems are held out, or some are of no environment of the run.
+    """
     for name, part in workload.by_name().items():
         setting = f"the dataset of {name}" if workload.envs else "workload.dataset"
         holds_out = part.dataset.holds_out or (not workload.envs and path.exists())
@@ -120,7 +125,9 @@ def _check_held_out(path: Path, workload: WorkloadConfig) -> None:
                 why="the score on trained problems does not measure what was learned",
                 fix=f"set held_out_share, held_out_split or held_out_path of {setting}, or no evaluations",
             )
-    open_dataset(path).close()
+    with closing(open_dataset(path)) as held_out:
+        if workload.envs:
+            _check_names(held_out, workload, file=path.name)
 
 
 def _curriculum(prompts: Dataset | None, settings: Settings, config: TaskQueueConfig) -> PromptChoice | None:
@@ -143,19 +150,28 @@ def _choice(prompts: Dataset, settings: Settings, *, strategy: Strategy) -> Prom
     if not settings.workload.envs:
         return Curriculum(prompts.bins, seed=settings.seed, strategy=strategy)
     weights = settings.workload.weights()
+    _check_names(prompts, settings.workload, file=TRAIN_FILE)
     there = set(prompts.env_of.values())
-    wrong = next((name for name in there if name not in weights), None)
     lacking = next((name for name, weight in weights.items() if weight and name not in there), None)
-    if wrong is not None or lacking is not None:
-        raise ConfigError(
-            f"The dataset of the run has prompts of {wrong!r}"
-            if wrong is not None
-            else f"The dataset of the run has no prompts of {lacking!r}",
-            why=f"workload.envs names {', '.join(weights)}",
-            fix="remove train.jsonl from the run folder's data, or write its rows with these names as `env`",
-        )
+    if lacking is not None:
+        raise _wrong_names(f"has no prompts of {lacking!r}", settings.workload, file=TRAIN_FILE)
     return MixedCurriculum(
         prompts.bins, env_of=prompts.env_of, weights=weights, seed=settings.seed, strategy=strategy
+    )
+
+
+def _check_names(dataset: Dataset, workload: WorkloadConfig, *, file: str) -> None:
+    """Whether each row is of one of several environments."""
+    wrong = next((name for name in dataset.env_of.values() if name not in workload.weights()), None)
+    if wrong is not None:
+        raise _wrong_names(f"has prompts of {wrong!r}", workload, file=file)
+
+
+def _wrong_names(problem: str, workload: WorkloadConfig, *, file: str) -> ConfigError:
+    return ConfigError(
+        f"{file} of the run {problem}",
+        why=f"workload.envs names {', '.join(workload.weights())}",
+        fix=f"remove {file} from the run folder's data, or write its rows with these names as `env`",
     )
 
 

@@ -6,12 +6,16 @@ from pathlib import Path
 import pytest
 
 from tidegate.core.admission import Limits
+from tidegate.core.errors import ConfigError
 from tidegate.core.ids import LineageName, PolicyVersion, RunId, trajectory_at
 from tidegate.core.mixed_curriculum import MixedCurriculum
 from tidegate.core.records import Sampler, Task
+from tidegate.runtime.config import WorkloadConfig
+from tidegate.runtime.prompt_sources import EnvShare
 from tidegate.task_queue.dataset import open_dataset
 from tidegate.task_queue.journal import open_journal
 from tidegate.task_queue.loops import TaskSource
+from tidegate.task_queue.main import check_held_out
 from tidegate.task_queue.state import Counts, Snapshot, Workload, plan_tasks
 from tidegate.wire.clients.trajectory_store import Outcome
 
@@ -75,3 +79,18 @@ def test_queue_that_is_started_again_keeps_shares_and_the_order_within_each_envi
         assert all(task.prompt == f"{env}{task.prompt_id}" for task in of_env)
         epochs = [of_env[start : start + 5] for start in range(0, len(of_env) - 4, 5)]
         assert all(len({task.prompt_id for task in epoch}) == 5 for epoch in epochs)
+
+
+@pytest.mark.parametrize(
+    "row", ['{"prompt_id": "1", "prompt": "x"}', '{"prompt_id": "1", "prompt": "x", "env": "other"}']
+)
+def test_held_out_rows_of_no_environment_of_the_run_are_refused_at_the_start(
+    tmp_path: Path, row: str
+) -> None:
+    path = tmp_path / "heldout.jsonl"
+    workload = WorkloadConfig(kind="text", envs=(EnvShare("plus"), EnvShare("mine")))
+    path.write_text('{"prompt_id": "0", "prompt": "x", "bin": "plus/all", "env": "plus"}\n')
+    check_held_out(path, workload)
+    path.write_text(f"{row}\n")
+    with pytest.raises(ConfigError, match=r"heldout\.jsonl of the run has prompts of '(other)?'"):
+        check_held_out(path, workload)
