@@ -22,7 +22,7 @@ class ActorConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     are the learner's. ``inference_env`` asks the service ``inference`` for each action, as in SEED RL, and the run has
     that service; actors hold no weights. ``inference_wait_s``: seconds that a step waits for that service to return
     before its task is released; shorter than a restart of the service loses the segments of all actors at each one.
-    ``q_learning`` (policies of kind ``q_mlp`` and ``q_cnn``): exploration, and the first priority of a replayed unit.
+    ``q_learning`` (policies of the values of actions): exploration, and the first priority of a replayed unit.
     ``slots``: of ``vector_env`` and ``text_generation``, tasks generated together; for text it is the number of groups
     in a batch, for segments more than 1 only adds waiting. With ``workload.latency`` the next batch starts after the
     slowest task of this one, so for long latencies use many actors with one slot each. Of the engines that write tokens

@@ -114,7 +114,7 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
         or _check_updates(file, services, algorithm=algorithm)
         or _check_services(file, services)
         or check_libraries(file, services)
-        or _check_chat(file)
+        or _check_policy(file)
         or _check_warmup(file, services)
     )
 
@@ -156,14 +156,22 @@ def _check_updates(
     return None
 
 
-def _check_chat(file: RunFile) -> ConfigError | None:
-    if file.policy.chat == ChatConfig() or file.policy.kind == "transformers":
-        return None
-    return ConfigError(
-        f"policy.chat is set with policy.kind {file.policy.kind}",
-        why="only pretrained models have a chat template",
-        fix="remove policy.chat",
-    )
+def _check_policy(file: RunFile) -> ConfigError | None:
+    """Settings of another kind of policy."""
+    policy = file.policy
+    if policy.chat != ChatConfig() and policy.kind != "transformers":
+        return ConfigError(
+            f"policy.chat is set with policy.kind {policy.kind}",
+            why="only pretrained models have a chat template",
+            fix="remove policy.chat",
+        )
+    if policy.action_values and not policy.is_own:
+        return ConfigError(
+            f"policy.action_values is set with policy.kind {policy.kind}",
+            why="it says what layers of your own make; the kinds of this package say it by their names",
+            fix="remove it; q_mlp and q_cnn make the values of actions",
+        )
+    return None
 
 
 def _check_warmup(file: RunFile, services: dict[str, Any]) -> ConfigError | None:

@@ -35,8 +35,8 @@ ALGORITHMS: dict[AlgorithmName, AlgorithmEntry] = {
     "actor_critic": AlgorithmEntry(("mlp", "cnn", "own"), memory="optional"),
     "applied_gradients": AlgorithmEntry(("mlp",), engine="gradient_env"),
     "language_model": AlgorithmEntry(("char_lm", "transformers")),
-    "q_learning": AlgorithmEntry(("q_mlp", "q_cnn"), replay="transition"),
-    "r2d2": AlgorithmEntry(("q_mlp", "q_cnn"), replay="sequence", memory="always"),
+    "q_learning": AlgorithmEntry(("q_mlp", "q_cnn", "q_own"), replay="transition"),
+    "r2d2": AlgorithmEntry(("q_mlp", "q_cnn", "q_own"), replay="sequence", memory="always"),
     "sac": AlgorithmEntry(("squashed_mlp", "squashed_cnn"), replay="transition"),
 }
 

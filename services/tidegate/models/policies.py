@@ -75,6 +75,11 @@ class SegmentPolicySettings(Protocol):
         """Whether continuous actions are bounded by tanh."""
         ...
 
+    @property
+    def action_values(self) -> bool:
+        """Whether layers of a user's own make the values of actions."""
+        ...
+
 
 def mlp(description: EnvironmentDescription, settings: SegmentPolicySettings) -> SegmentPolicy:
     """Dense layers over flat observations, with a recurrent cell if ``policy.memory`` names one.
@@ -155,10 +160,11 @@ def _own(
 ) -> SegmentPolicy:
     """Layers of a user's ``code`` below a policy and a value, with a recurrent cell if ``policy.memory`` names one.
 
+    With ``policy.action_values`` below the values of actions.
+
     Raises:
         ConfigError: the settings do not fit the environment, or the code is no network.
     """
-    actions = action_distribution(description.action_space, squash=settings.squash_actions)
     layers = OwnLayers(
         description,
         code,
@@ -166,6 +172,13 @@ def _own(
         input_scale=settings.input_scale,
         normalise_observations=settings.normalise_observations,
     )
+    if settings.action_values:
+        values = epsilon_greedy(description.action_space, squash=settings.squash_actions)
+        if settings.memory != "none":
+            body = _with_memory(description, settings, values, layers, cell=settings.memory)
+            return RecurrentQNetwork(body, values)
+        return QNetwork(LayeredPolicy(description, values, layers=layers), values)
+    actions = action_distribution(description.action_space, squash=settings.squash_actions)
     if settings.memory != "none":
         return _with_memory(description, settings, actions, layers, cell=settings.memory)
     return LayeredPolicy(description, actions, layers=layers)

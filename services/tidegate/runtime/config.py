@@ -302,7 +302,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``value_head``: a critic on the last hidden state, which the objective ``ppo`` needs.
     ``kind`` may name layers of your own for segments: ``my_policy.py:Net``, a module with a name, or a name that an
     installed package registered (``tidegate.policies``). ``input_scale``, ``normalise_observations``,
-    ``squash_actions`` and ``memory`` belong to them too.
+    ``squash_actions`` and ``memory`` belong to them too. ``action_values``: they make the values of Discrete actions as
+    ``q_mlp`` does (dueling), which Q-learning trains.
     """
 
     kind: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
@@ -311,6 +312,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     input_scale: tuple[float, ...] = ()
     normalise_observations: bool = False
     squash_actions: bool = False
+    action_values: bool = False
     memory: Literal["none", "gru", "lstm"] = "none"
     memory_units: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 64
     network: Literal["nature", "impala"] = "nature"
@@ -332,8 +334,10 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def family(self) -> str:
-        """``kind``, or ``own``: by which engines and algorithms name what they run and train."""
-        return "own" if self.is_own else self.kind
+        """``kind``, or ``own`` or ``q_own``: by which engines and algorithms name what they run and train."""
+        if self.is_own:
+            return "q_own" if self.action_values else "own"
+        return self.kind
 
 
 class TelemetryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

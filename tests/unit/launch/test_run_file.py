@@ -284,6 +284,10 @@ def test_settings_of_another_policy_s_warm_up_are_refused(overrides: tuple[str, 
     assert reason in refusal_of_text(*overrides)
 
 
+def test_only_layers_of_one_s_own_say_that_they_make_values() -> None:
+    assert "policy.action_values is set with policy.kind mlp" in refusal("policy.action_values=true")
+
+
 def test_segments_are_not_warmed_up() -> None:
     assert "only language models are warmed up" in refusal("learner.warmup.demonstrations=task")
 

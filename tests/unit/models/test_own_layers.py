@@ -11,6 +11,7 @@ from tests.support.environments import CARTPOLE
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Array
 from tidegate.core.spaces import BoxSpace, DiscreteSpace, EnvironmentDescription
+from tidegate.models.epsilon_greedy import EpsilonGreedy
 from tidegate.models.own_layers import PREFIX
 from tidegate.models.own_layers_trial import try_own_layers
 from tidegate.models.policies import build_policy
@@ -91,6 +92,36 @@ def test_memory_goes_on_top_of_the_layers() -> None:
     outputs, memory = step(rows, np.zeros((2, policy.memory_size), np.float32))
     assert outputs.shape == (2, policy.actions.num_outputs)
     assert memory.any()
+
+
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+def test_its_layers_make_the_values_of_actions(memory: str) -> None:
+    policy = made(Residual(), action_values=True, memory=memory, memory_units=8)
+    assert isinstance(policy.actions, EpsilonGreedy)
+    assert isinstance(policy, MemoryPolicy) == (memory != "none")
+    params = policy.init_params(np.random.default_rng(0))
+    policy.check_params(params)
+    assert f"{PREFIX}middle" in policy.trainable(params)
+    try_own_layers(policy, written=WRITTEN)
+    if memory == "none":
+        rows = {
+            next(iter(policy.observations)): np.random.default_rng(2)
+            .standard_normal((5, 4))
+            .astype(np.float32)
+        }
+        plain = made(Residual())
+        advantages, values = plain.outputs_and_values(params, rows, np)
+        q, best = policy.outputs_and_values(params, rows, np)
+        np.testing.assert_allclose(
+            q, advantages - advantages.mean(-1, keepdims=True) + values[:, None], atol=1e-6
+        )
+        np.testing.assert_array_equal(best, q.max(-1))
+        np.testing.assert_array_equal(policy.runner(params)(rows), q)
+
+
+def test_values_of_continuous_actions_are_refused() -> None:
+    with pytest.raises(ConfigError, match="Discrete"):
+        made(Residual(), PUSH, action_values=True)
 
 
 class NoFeatures:

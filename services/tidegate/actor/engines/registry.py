@@ -88,7 +88,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         "tidegate.actor.engines.vector_env:open_engine",
         "batch",
         "segments",
-        ("mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn", "own"),
+        ("mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn", "own", "q_own"),
     ),
     "gradient_env": EngineEntry(
         "tidegate.actor.engines.gradient_env:open_engine", "batch", "segments", ("mlp",)

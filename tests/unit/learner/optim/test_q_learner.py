@@ -24,12 +24,39 @@ from tidegate.learner.optim.q_learner import QLearner
 from tidegate.learner.optim.replay_port import ReplayTrainer, ReplayUnits
 from tidegate.learner.ranks.port import ALONE, Ranks
 from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.config import PolicyConfig
 from tidegate.runtime.environment_settings import RewardConfig
+from tidegate.runtime.own_code.references import OwnReference
+from tidegate.runtime.own_policy import OwnPolicyCode
 
 CPU = torch.device("cpu")
 Q_MLP = PolicyConfig(kind="q_mlp", hidden=(8, 8))
 SETTINGS = QLearningSettings(discount=0.9, learning_rate=0.01, target_period=3)
+
+
+class TwoLayers:
+    """A network of one's own, whose layers the values and the advantages share."""
+
+    def shapes(self, num_inputs: int) -> dict[str, tuple[int, ...]]:
+        return {
+            "layer0.weight": (num_inputs, 8),
+            "layer0.bias": (8,),
+            "layer1.weight": (8, 8),
+            "layer1.bias": (8,),
+        }
+
+    def features(self, params: Any, inputs: Any, xp: Any) -> Any:
+        hidden = xp.tanh(inputs @ params["layer0.weight"] + params["layer0.bias"])
+        return xp.tanh(hidden @ params["layer1.weight"] + params["layer1.bias"])
+
+
+OWN = PolicyConfig(kind="my_policy.py:TwoLayers", action_values=True)
+
+
+def network(policy: PolicyConfig, description: EnvironmentDescription = CARTPOLE) -> SegmentPolicy:
+    code = OwnPolicyCode(TwoLayers(), OwnReference(policy.kind, __file__, "TwoLayers"))
+    return build_policy(description, policy, code=code if policy.is_own else None)
 
 
 def learner(
@@ -41,7 +68,7 @@ def learner(
     ranks: Ranks = ALONE,
 ) -> QLearner:
     return QLearner(
-        build_policy(description, policy),
+        network(policy, description),
         chosen,
         seed=3,
         device=CPU,
@@ -80,8 +107,10 @@ def transitions(seed: int, count: int = 12, *, n_steps: int = 3) -> ReplayUnits:
     )
 
 
-def values_of(policy: dict[str, Array], observations: Array) -> list[list[float]]:
-    found: Array = build_policy(CARTPOLE, Q_MLP).action_outputs(policy, {"observations": observations}, np)
+def values_of(
+    policy: dict[str, Array], observations: Array, *, chosen: PolicyConfig = Q_MLP
+) -> list[list[float]]:
+    found: Array = network(chosen).action_outputs(policy, {"observations": observations}, np)
     return found.tolist()
 
 
@@ -89,23 +118,27 @@ def updated(trainer: QLearner, units: ReplayUnits, *, number: int = 1, **more: A
     return trainer.update(trainer.prepare(units), number=number, **more)
 
 
+@pytest.mark.parametrize("policy_config", [Q_MLP, OWN], ids=lambda config: config.kind)
 @pytest.mark.parametrize("rescale", [False, True])
-def test_priorities_and_loss_are_those_of_single_transitions(*, rescale: bool) -> None:
+def test_priorities_and_loss_are_those_of_single_transitions(
+    *, rescale: bool, policy_config: PolicyConfig
+) -> None:
     chosen = msgspec.structs.replace(
         SETTINGS, value_rescaling=rescale, importance_exponent=0.5, target_period=100
     )
-    trainer = learner(chosen, reward=RewardConfig(scale=0.5))
+    trainer = learner(chosen, reward=RewardConfig(scale=0.5), policy=policy_config)
     target_policy = trainer.policy()
     for number in range(4):
         units, before = transitions(number), trainer.policy()
         tensors = units.tensors
         metrics = updated(trainer, units, number=number + 1)
         online, frozen = (
-            values_of(policy, tensors["next.observations"]) for policy in (before, target_policy)
+            values_of(policy, tensors["next.observations"], chosen=policy_config)
+            for policy in (before, target_policy)
         )
         values: list[float] = []
         targets: list[float] = []
-        for row, q in enumerate(values_of(before, tensors["observations"])):
+        for row, q in enumerate(values_of(before, tensors["observations"], chosen=policy_config)):
             length = int(tensors["lengths"][row])
             values.append(q[int(tensors["actions"][row])])
             terminated = [False] * (length - 1) + [bool(tensors["terminated"][row])]
