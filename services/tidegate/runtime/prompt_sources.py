@@ -82,7 +82,8 @@ def check_envs(envs: Sequence[EnvShare]) -> None:
     """Refuse weights that no share follows from, and names of two.
 
     Raises:
-        ConfigError: a weight is below 0, infinite or no number, all of them are 0, or a name comes twice.
+        ConfigError: a weight is below 0, infinite or no number, all of them are 0, or a name comes twice or has
+            characters that cannot be shown.
     """
     names: set[str] = set()
     for each in envs:
@@ -91,6 +92,11 @@ def check_envs(envs: Sequence[EnvShare]) -> None:
                 f"workload.envs: the weight of {each.title} is {each.weight}",
                 why="the weights of all environments together are the shares of prompts drawn from each",
                 fix="set it to a number above 0, or to 0 to evaluate the environment without training on it",
+            )
+        if not each.title.isprintable():
+            raise ConfigError(
+                f"workload.envs: the name {each.title!r} has characters that no table shows",
+                fix="give it a `name` of letters, digits and signs",
             )
         if each.title in names:
             raise ConfigError(

@@ -56,6 +56,7 @@ def share(env: str, weight: float, **more: Any) -> dict[str, Any]:
         ((share("arithmetic", float("inf")), share("sums", 2)), "the weight of arithmetic is inf"),
         ((share("arithmetic", 1e308), share("sums", 1e308)), "the sum of the weights is too large"),
         ((share("sums", 1), share("sums", 2)), "two environments with the name sums"),
+        ((share("sums", 1, name="a\nb"),), r"the name 'a\nb' has characters that no table shows"),
         ((share("sums", 1), share("arithmetic", 2, name="sums")), "two environments with the name sums"),
         ((share("sums", 1, env_kwargs={"x": 1}),), "workload.envs, sums: workload.env_kwargs is set"),
         ((share("sums", 1, wieght=2),), "wieght"),
