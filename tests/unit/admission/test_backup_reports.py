@@ -49,3 +49,14 @@ def test_age_grows_without_the_process_that_makes_backups(tmp_path: Path) -> Non
         ("failures", "refused"): 2.0,
         ("failures", "deadline"): 1.0,
     }
+
+
+def test_backup_of_a_place_that_is_no_longer_the_runs_is_exported_no_more(tmp_path: Path) -> None:
+    board = StatsBoard(service="admission", instance="admission", started_at_s=0.0)
+    write_state(tmp_path, BackupState("s3://bucket/run", number=3, made_at_s=NOW_S, every_s=600.0))
+    report_backups(tmp_path, board, now_s=NOW_S + 60.0)
+    expect_backups(tmp_path, place="s3://other/run", every_s=600.0, now_s=NOW_S + 60.0)
+    report_backups(tmp_path, board, now_s=NOW_S + 120.0)
+    assert {each.metric for each in readings(board.snapshot(at_s=0.0)) if "backup" in each.metric} == {
+        "tidegate.backup.behind"
+    }
