@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from tidegate.learner.warmup_settings import DEMONSTRATIONS_FILE
 from tidegate.runtime.prompt_sources import bin_in_run
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE, Row
 
-DEMONSTRATIONS_FILE = "demonstrations.jsonl"
 PARTS = "environments"
 
 _DECODER = msgspec.json.Decoder(Row)

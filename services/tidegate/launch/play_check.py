@@ -24,6 +24,7 @@ from tidegate.launch.inherited_environment import inherited
 from tidegate.launch.play_child import PLAYED_S_MAX, PlayedSegments, PlayQuestion
 from tidegate.launch.preparation import write_datasets
 from tidegate.launch.run_plan import RunPlan, parts_of
+from tidegate.learner.warmup_settings import DEMONSTRATIONS_FILE
 from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, ask
 from tidegate.task_queue.dataset import TRAIN_FILE
 
@@ -34,7 +35,6 @@ EPISODE_S = 150.0
 DEADLINE_S = PLAYED_S_MAX + 60.0
 # The completion of an untrained policy.
 STUB = "?"
-DEMONSTRATIONS_FILE = "demonstrations.jsonl"
 
 
 async def play_run(plan: RunPlan) -> PlayedSegments | list[PlayedText]:
