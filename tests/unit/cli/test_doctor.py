@@ -12,6 +12,7 @@ import typer
 from tests.support.broker import free_port
 from tests.support.disks import mounted_small_disk
 from tidegate.cli.doctor.command import doctor
+from tidegate.core.errors import ConfigError
 from tidegate.launch import machine_probes as probes
 
 
@@ -26,6 +27,12 @@ def run_doctor(capsys: pytest.CaptureFixture[str], **options: Any) -> tuple[int,
 def small_volume(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes, "VOLUME_BYTES", 2 << 20)
     monkeypatch.setattr(probes, "PEER_TIMEOUT_S", 0.2)
+
+
+@pytest.mark.parametrize("options", [{"size": "tiny"}, {"keep": True}], ids=str)
+def test_options_of_a_smoke_run_are_refused_without_one(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="--smoke"):
+        doctor(**options)
 
 
 def test_faults_of_this_machine_are_found_and_everything_written_is_removed(

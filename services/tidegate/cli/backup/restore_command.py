@@ -45,8 +45,14 @@ def restore(
     not another one: make sure that it trains nowhere else.
     """
     if list_:
+        if folder is not None or number is not None:
+            raise ConfigError(
+                "--list restores nothing, and a folder or --number is given", fix="remove them, or --list"
+            )
         _print_list(asyncio.run(_list(place)), json=json)
         return
+    if json:
+        raise ConfigError("--json is of --list", fix="add --list, or remove --json")
     if folder is None:
         raise ConfigError(
             "There is no folder to restore into", fix="name a new one after the place, or add --list"

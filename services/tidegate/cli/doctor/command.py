@@ -49,7 +49,7 @@ def doctor(
         bool,
         typer.Option(
             "--smoke",
-            help="Then train: 20 versions of a model made from nothing, with kills and a pause; 4 minutes on GPUs.",
+            help="Then train: 20 versions of a model made from nothing, with kills and a pause.",
         ),
     ] = False,
     size: Annotated[
@@ -64,6 +64,8 @@ def doctor(
     """
     if size not in {"", *SIZES}:
         raise ConfigError(f"There is no size {size!r}", fix=f"use {' or '.join(SIZES)}")
+    if (size or keep) and not smoke:
+        raise ConfigError("--size and --keep are of --smoke", fix="add --smoke, or remove them")
     in_pod = 1 if os.environ.get("TIDEGATE_DEVICE") == "cuda" else 0
     findings = examine(
         run=run,

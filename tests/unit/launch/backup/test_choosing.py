@@ -60,6 +60,18 @@ def test_list_names_each_backup_and_what_is_missing_of_it(
     assert "no folder" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "options", [["DIR", "--json"], ["--list", "--number", "2"], ["--list", "DIR"]], ids=" ".join
+)
+def test_options_that_would_change_nothing_are_refused(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [option.replace("DIR", str(tmp_path / "made")) for option in options]
+    assert tidegate(["restore", (tmp_path / "nowhere").as_uri(), *given]) == 2
+    assert "--list" in capsys.readouterr().err
+    assert not (tmp_path / "made").exists()
+
+
 class BusyPlace(ObjectPlace):
     """Between the calls of a listing, a run makes a backup and deletes one."""
 
