@@ -3,6 +3,8 @@
 import pytest
 
 from tidegate.actor.evaluation.held_out_figures import held_out_figures
+from tidegate.actor.rollouts.heldout import HeldOutProblem, check_envs_of
+from tidegate.core.errors import ConfigError
 
 
 def test_one_environment_has_the_figures_of_its_answers() -> None:
@@ -30,3 +32,11 @@ def test_environment_that_is_not_trained_stands_beside_the_whole() -> None:
     assert held_out_figures([("a", 0.0), ("b", 1.0)], weights)["mean_reward"] == 0.0
     assert held_out_figures([("a", 0.0), ("b", 1.0)], weights)["mean_reward.b"] == 1.0
     assert held_out_figures([("a", None), ("b", 1.0)], weights)["mean_reward"] == 1.0
+
+
+def test_problem_of_no_environment_of_the_run_is_named() -> None:
+    known = HeldOutProblem("1", "1+1=", "2", env="plus")
+    check_envs_of([known], {"plus": 1.0})
+    for env in ("", "minus"):
+        with pytest.raises(ConfigError, match=f"Held-out problem '7' is of the environment '{env}'"):
+            check_envs_of([known, HeldOutProblem("7", "x", "y", env=env)], {"plus": 1.0})

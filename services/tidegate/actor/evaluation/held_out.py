@@ -7,7 +7,7 @@ from typing import Protocol
 from tidegate.actor.engines.port import Completed
 from tidegate.actor.evaluation.held_out_figures import held_out_figures
 from tidegate.actor.evaluation.port import EvaluationResult
-from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
+from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, check_envs_of, read_problems
 from tidegate.actor.rollouts.scoring import score_all
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import TidegateError
@@ -83,9 +83,12 @@ class HeldOutEvaluator:
         """The held-out problems, read once.
 
         Raises:
-            ConfigError: there are none.
+            ConfigError: there are none, or one is of no environment of the run.
         """
         if not self._problems:
             folder = Path(self._context.settings.data_dir)
-            self._problems = read_problems(folder / HELDOUT_FILE, num_max=self._num_problems_max)
+            problems = read_problems(folder / HELDOUT_FILE, num_max=self._num_problems_max)
+            if self._weights:
+                check_envs_of(problems, self._weights)
+            self._problems = problems
         return self._problems

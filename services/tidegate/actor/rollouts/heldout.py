@@ -1,6 +1,6 @@
 """The held-out problems of a run, and their evaluation under one policy."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
 import msgspec
@@ -50,6 +50,21 @@ def read_problems(path: Path, *, num_max: int) -> list[HeldOutProblem]:
     if not problems:
         raise ConfigError(f"{path.name} is empty", fix="an evaluation needs at least one problem")
     return problems
+
+
+def check_envs_of(problems: Sequence[HeldOutProblem], envs: Collection[str]) -> None:
+    """Refuse a problem of none of several environments.
+
+    Raises:
+        ConfigError: there is one; the message names it.
+    """
+    wrong = next((problem for problem in problems if problem.env not in envs), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"Held-out problem {wrong.prompt_id[:64]!r} is of the environment {wrong.env[:64]!r}",
+            why=f"workload.envs names {', '.join(envs)}",
+            fix="write each row of heldout.jsonl with one of these names as `env`",
+        )
 
 
 def asked(task: Task, problem: HeldOutProblem) -> Task:
