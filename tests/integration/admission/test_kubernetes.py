@@ -1,6 +1,7 @@
 """Admission with access to a cluster: a fake API server over HTTP, everything else as its process runs it."""
 
 import asyncio
+import errno
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,11 +16,13 @@ from tests.support.reports import Services
 from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig, KubernetesConfig
+from tidegate.admission.kubernetes.cluster import SCALE_FILE
 from tidegate.admission.main import build
 from tidegate.catalogue import admission as statistics
 from tidegate.core.admission import Limits
 from tidegate.core.scaling import Mode, ScalingConfig
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.files import replace_file
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.admission import AdmissionClient
 
@@ -131,6 +134,25 @@ async def test_pods_are_ranked_by_the_work_they_hold_and_others_ranks_are_left_a
         await until(lambda: len(api.requests) > requests + 25)
         assert len(api.patches("/pods/t-actor-idle")) == 1, "one patch a minute"
         assert context.stats.value(statistics.FOREIGN_POD_COSTS) == 1.0
+
+
+async def test_full_disk_ends_no_round_and_what_was_seen_is_saved_later(
+    make: Callable[[], ServiceContext], api: FakeApi, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_full = True
+
+    def replaced(path: Path, data: bytes) -> None:
+        if is_full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace_file(path, data)
+
+    monkeypatch.setattr("tidegate.admission.state_file.replace_file", replaced)
+    async with admission(make, api, services, config()) as context:
+        await until(lambda: context.stats.value(statistics.KUBERNETES_LEADER) == 1.0)
+        requests = len(api.requests)
+        await until(lambda: len(api.requests) > requests + 25)
+        is_full = False
+        await until((context.data_dir / SCALE_FILE).is_file)
 
 
 async def test_pods_are_listed_by_the_labels_of_the_releases_actors_and_others_are_left_alone(

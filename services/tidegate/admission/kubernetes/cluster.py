@@ -87,6 +87,7 @@ class ClusterLoop:
         self._step: int | None = None
         self._led = False
         self._unreachable = False
+        self._unsaved = set[str]()
 
     def _ranks(self) -> bool:
         return self._access.ranks_actors and self._admission.scaling.config.deletion_cost
@@ -191,14 +192,18 @@ class ClusterLoop:
         if self._step is None and self._run is not None and self._run.spec.stop.max_versions is not None:
             return  # only the learner knows whether the run is complete: keep the last overrides
         overrides = overrides_of(self._run, version_step=self._step or 0)
-        if overrides != self._overrides:
-            self._overrides = overrides
-            self._overrides_file.write(overrides)
+        self._overrides = overrides
+        self._save(OVERRIDES_FILE, self._overrides_file.keep(overrides))
 
     def _set_scale(self, known: KnownScale) -> None:
-        if known != self._scale_seen:
-            self._scale_seen = known
-            self._scale_file.write(known)
+        self._scale_seen = known
+        self._save(SCALE_FILE, self._scale_file.keep(known))
+
+    def _save(self, name: str, problem: str) -> None:
+        """Log once that the disk is full: what was seen holds until a restart, and the next round writes it."""
+        if problem and name not in self._unsaved:
+            self._context.log.warning("cluster_not_saved", file=name, error=problem)
+        (self._unsaved.add if problem else self._unsaved.discard)(name)
 
     async def _note_scale(self, known: KnownScale) -> None:
         """Report once that another manager scaled; a scale seen on the first sync is not attributed."""
