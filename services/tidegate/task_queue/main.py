@@ -126,8 +126,7 @@ def check_held_out(path: Path, workload: WorkloadConfig) -> None:
                 fix=f"set held_out_share, held_out_split or held_out_path of {setting}, or no evaluations",
             )
     with closing(open_dataset(path)) as held_out:
-        if workload.envs:
-            _check_names(held_out, workload, file=path.name)
+        _check_names(held_out, workload, file=path.name)
 
 
 def _curriculum(prompts: Dataset | None, settings: Settings, config: TaskQueueConfig) -> PromptChoice | None:
@@ -147,10 +146,10 @@ def _curriculum(prompts: Dataset | None, settings: Settings, config: TaskQueueCo
 
 
 def _choice(prompts: Dataset, settings: Settings, *, strategy: Strategy) -> PromptChoice:
+    _check_names(prompts, settings.workload, file=TRAIN_FILE)
     if not settings.workload.envs:
         return Curriculum(prompts.bins, seed=settings.seed, strategy=strategy)
     weights = settings.workload.weights()
-    _check_names(prompts, settings.workload, file=TRAIN_FILE)
     there = set(prompts.env_of.values())
     lacking = next((name for name, weight in weights.items() if weight and name not in there), None)
     if lacking is not None:
@@ -161,8 +160,9 @@ def _choice(prompts: Dataset, settings: Settings, *, strategy: Strategy) -> Prom
 
 
 def _check_names(dataset: Dataset, workload: WorkloadConfig, *, file: str) -> None:
-    """Whether each row is of one of several environments."""
-    wrong = next((name for name in dataset.env_of.values() if name not in workload.weights()), None)
+    """Whether each row is of an environment of the run, which it need not name where there is one."""
+    known = {*workload.weights(), *(() if workload.envs else ("",))}
+    wrong = next((name for name in dataset.env_of.values() if name not in known), None)
     if wrong is not None:
         raise _wrong_names(f"has prompts of {wrong!r}", workload, file=file)
 
@@ -170,7 +170,7 @@ def _check_names(dataset: Dataset, workload: WorkloadConfig, *, file: str) -> No
 def _wrong_names(problem: str, workload: WorkloadConfig, *, file: str) -> ConfigError:
     return ConfigError(
         f"{file} of the run {problem}",
-        why=f"workload.envs names {', '.join(workload.weights())}",
+        why=f"the run file names {', '.join(workload.weights())}",
         fix=f"remove {file} from the run folder's data, or write its rows with these names as `env`",
     )
 

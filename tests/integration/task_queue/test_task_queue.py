@@ -473,6 +473,17 @@ async def test_settings_that_cannot_work_are_refused_at_the_start(stage: Stage) 
         await build(stage.context(), CONFIG)
 
 
+@pytest.mark.parametrize("file", ["train.jsonl", "heldout.jsonl"])
+async def test_rows_of_another_environment_are_refused_at_the_start(stage: Stage, file: str) -> None:
+    own = '{"prompt_id": "1", "prompt": "1+1=", "env": "arithmetic"}'
+    stage.settings = text_settings(stage, [own], [own])
+    path = Path(stage.settings.data_dir) / "data" / file
+    path.write_text('{"prompt_id": "1", "prompt": "1+1=", "env": "sums"}\n')
+    config = msgspec.structs.replace(CONFIG, evaluation_every_versions=2)
+    with pytest.raises(ConfigError, match=rf"{file} of the run has prompts of 'sums'.*names arithmetic"):
+        await build(stage.context(), config)
+
+
 async def test_evaluations_without_held_out_problems_are_refused_at_the_start(stage: Stage) -> None:
     own = Path(stage.settings.data_dir) / "mine.jsonl"
     own.write_text('{"prompt": "1+1=", "answer": "2"}\n')
