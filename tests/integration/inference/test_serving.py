@@ -24,7 +24,7 @@ from tests.support.call_credentials import permitted_channel, token_of
 from tests.support.environments import CARTPOLE
 from tests.support.service_harness import make_context, until
 from tidegate.catalogue import inference as statistics
-from tidegate.core.errors import BackpressureError, RecordError, UnavailableError
+from tidegate.core.errors import BackpressureError, PayloadTooLargeError, RecordError, UnavailableError
 from tidegate.inference.config import InferenceConfig
 from tidegate.inference.loops import Inference
 from tidegate.inference.streams import ActingStream
@@ -212,7 +212,7 @@ async def test_step_that_is_too_long_is_refused_by_the_service_or_by_its_connect
         await stream.open(layout.opening(run_id=settings.run, instance="actor-0"))
         await stream.receive()
         await stream.send(msgspec.structs.replace(step(1), observations=bytes(size)))
-        with pytest.raises(RecordError if reason else BackpressureError):
+        with pytest.raises(RecordError if reason else PayloadTooLargeError):
             await next_answer(stream)
     await channel.close()
     assert service.stats.value(statistics.BATCHES) == 0
