@@ -60,10 +60,9 @@ class WarmupProgress(msgspec.Struct, frozen=True):
 
 
 class WarmupResult(msgspec.Struct, frozen=True):
-    """Solved share of the held-out problems at temperature 1 and greedily, number of steps, tokens with a loss."""
+    """Solved share of the held-out problems at temperature 1, number of steps, tokens with a loss."""
 
     solved: float
-    greedy_solved: float
     steps: int
     tokens: int
 
@@ -199,8 +198,7 @@ def supervised_warmup(
         )
         report(WarmupProgress(steps=step.number, loss=step.loss, solved=solved))
         if solved >= settings.stop_at_solved:
-            greedy = solved_share(model, measured, num_samples=1, temperature=0.0, generator=generator)
-            return WarmupResult(solved=solved, greedy_solved=greedy, steps=step.number, tokens=tokens)
+            return WarmupResult(solved=solved, steps=step.number, tokens=tokens)
     raise WarmupError(
         f"After {settings.max_steps} steps of warm-up {solved:.0%} of the held-out demonstrations are reproduced, "
         f"not {settings.stop_at_solved:.0%}",

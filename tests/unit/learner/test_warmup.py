@@ -50,7 +50,6 @@ def test_warmup_stops_once_enough_is_solved_on_problems_it_was_not_shown() -> No
     assert all(evaluation.solved < 0.6 for evaluation in evaluations[:-1])
     assert [evaluation.steps for evaluation in evaluations] == list(range(10, result.steps + 1, 10))
     assert evaluations[-1].loss < evaluations[0].loss
-    assert result.greedy_solved == share(model, HELDOUT)
 
 
 def test_same_seed_makes_the_same_policy() -> None:
