@@ -53,7 +53,7 @@ def fork_run(parent: Path, plan: RunPlan, *, version: PolicyVersion | None, fold
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is not empty", fix="choose another --dir for the fork")
-    if plan.document()["policy"] != folders.read_record(parent).run_file.get("policy"):
+    if plan.document()["policy"] != folders.recorded_document(folders.read_record(parent)).get("policy"):
         raise ConfigError(
             "A fork cannot change `policy`",
             why="the parameters of the parent belong to its network",

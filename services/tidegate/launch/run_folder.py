@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -117,9 +117,9 @@ def resumed_record(folder: Path, plan: RunPlan) -> RunRecord:
             f"Folder {folder} belongs to run {name!r} ({old.run_id}) and the run file is of {plan.file.run!r}",
             fix="choose another --dir, leave it out for a new folder, or name the run file that made it",
         )
-    document = plan.document()
+    document, recorded = plan.document(), recorded_document(old)
     for section in FIXED_SECTIONS:
-        if document[section] != old.run_file.get(section):
+        if document[section] != recorded.get(section):
             raise StaleFolderError(
                 f"Folder {folder} was made with another `{section}`",
                 why="its trajectories and checkpoints do not fit the one in the run file",
@@ -135,6 +135,17 @@ def resumed_record(folder: Path, plan: RunPlan) -> RunRecord:
         task_secret=old.task_secret or fresh.task_secret,
         broker=msgspec.structs.replace(fresh.broker, port=old.broker.port) if keeps_port else fresh.broker,
     )
+
+
+def recorded_document(record: RunRecord) -> Mapping[str, Any]:
+    """The run file of a record with the defaults of settings that were added since it was written.
+
+    As it was written, where it cannot be read any more: then it differs from every run file of today.
+    """
+    try:
+        return parse_plan(record.run_file, source=RUN_JSON).document()
+    except ConfigError:
+        return record.run_file
 
 
 def check_accounting(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.cli.run_folder import CARTPOLE, LINEAGE, write_checkpoints, write_run
@@ -9,7 +10,7 @@ from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.ids import PolicyVersion
 from tidegate.launch.forking import CHECKPOINTS, RUN_YAML, fork_run
 from tidegate.launch.run_file import read_run_file
-from tidegate.launch.run_folder import read_plan, read_record, resumed_record
+from tidegate.launch.run_folder import read_plan, read_record, resumed_record, write_record
 from tidegate.learner.checkpoint import checkpoints_in
 
 
@@ -36,6 +37,21 @@ def test_fork_begins_at_the_newest_checkpoint_under_its_own_settings(parent: Pat
     # Its folder is resumed as any other, from the run file beside it.
     again = resumed_record(tmp_path / "fork", read_run_file(tmp_path / "fork" / RUN_YAML, []))
     assert (again.run_id, again.forked_from) == (record.run_id, record.forked_from)
+
+
+def test_run_of_a_release_with_fewer_settings_is_forked_and_resumed(parent: Path, tmp_path: Path) -> None:
+    record = read_record(parent)
+    before = {
+        **record.run_file,
+        "workload": {key: value for key, value in record.run_file["workload"].items() if key != "envs"},
+        "policy": {key: value for key, value in record.run_file["policy"].items() if key != "action_values"},
+    }
+    assert before["policy"] != record.run_file["policy"]
+    assert before["workload"] != record.run_file["workload"]
+    write_record(parent, msgspec.structs.replace(record, run_file=before))
+    plan = read_run_file(CARTPOLE, [])
+    fork_run(parent, plan, version=None, folder=tmp_path / "fork")
+    assert resumed_record(parent, plan).run_id == record.run_id
 
 
 def test_fork_at_an_older_version_takes_its_checkpoint(parent: Path, tmp_path: Path) -> None:
