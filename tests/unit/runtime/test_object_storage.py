@@ -49,8 +49,9 @@ async def test_object_is_read_listed_and_deleted_by_its_name(place: ObjectPlace)
 async def test_object_is_created_once_and_the_same_bytes_are_no_conflict(place: ObjectPlace) -> None:
     await place.create("manifests/1", b"mine")
     await place.create("manifests/1", b"mine")
-    with pytest.raises(ConflictError):
-        await place.create("manifests/1", b"theirs")
+    for other in (b"them", b"theirs", b"the"):
+        with pytest.raises(ConflictError):
+            await place.create("manifests/1", other)
     assert await place.get("manifests/1") == b"mine"
 
 

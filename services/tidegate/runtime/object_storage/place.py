@@ -109,7 +109,7 @@ class ObjectPlace:
             )
         except ConflictError:
             # A try that seemed to fail may have written it.
-            if await self.get(name, size_max=max(len(data), 1)) != data:
+            if await self.size_of(name) != len(data) or await self.get(name) != data:
                 raise
 
     async def get(self, name: str, *, size_max: int = OBJECT_BYTES_MAX) -> bytes:
