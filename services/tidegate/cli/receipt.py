@@ -12,7 +12,7 @@ from rich.table import Table
 from tidegate.cli.accounting import ledger_path
 from tidegate.cli.json_output import write_json
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
-from tidegate.cli.run_list import last_update
+from tidegate.cli.up.history import last_update
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.receipt import EndedTotal, Receipt, Usage, lines_of_receipt, receipt_of
 from tidegate.core.records import DropReason

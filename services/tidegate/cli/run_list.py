@@ -5,15 +5,13 @@ from typing import Any, Literal
 
 import msgspec
 
-from tidegate.cli.up.history import STEPS_FILE
+from tidegate.cli.up.history import last_update
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import NotFoundError, TidegateError
 from tidegate.launch.run_folder import RUN_JSON, is_run_folder, is_running, read_plan
 
 # More are not listed: the newest count.
 RUNS_MAX = 500
-# The last line of steps.jsonl holds a lag for each of its trajectories, thousands at most.
-TAIL_BYTES = 256 << 10
 # The first that an update has is the run's score.
 SCORES = ("mean_return", "mean_reward")
 
@@ -117,19 +115,3 @@ def line_of(folder: Path) -> RunLine:
         usd=receipt["usd"] if has_cost else None,
         wasted_share=sum(each["share"] for each in receipt["wasted"]) if receipt else None,
     )
-
-
-def last_update(folder: Path) -> dict[str, Any]:
-    """The last whole line of the learner's step log; empty before the first update."""
-    path = folder / STEPS_FILE
-    if not path.is_file():
-        return {}
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        lines = file.read().splitlines()
-    for line in reversed(lines):
-        try:
-            return msgspec.json.decode(line, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-    return {}

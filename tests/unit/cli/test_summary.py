@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tests.unit.cli.run_folder import write_accounting, write_run
 from tidegate.cli.accounting import accounting_or_error
+from tidegate.cli.up.history import last_update
 from tidegate.cli.up.summary import (
     Summary,
     lag_summary,
@@ -55,7 +56,6 @@ def summary_of(
     target: str = "mean_return>=475",
     target_required: bool = True,
     trained: bool = True,
-    receipt: Receipt | None = None,
 ) -> Summary:
     outcome = msgspec.structs.replace(OUTCOME, ended_by=ended_by, first=OUTCOME.first if trained else None)
     return summarise(
@@ -65,7 +65,7 @@ def summary_of(
         target_required=target_required,
         report=folder / "report.html",
         usage=Usage(starts=1, elapsed_s=40.0, cpu_s=15.0),
-        receipt=receipt,
+        receipt=None,
     )
 
 
@@ -134,7 +134,7 @@ def test_evaluation_has_a_row_of_its_own(tmp_path: Path) -> None:
 
 
 def receipt_with(prices: Prices) -> Receipt:
-    """Of a run that trained 1,000 steps to the end of its drain."""
+    """Of a run that trained one trajectory."""
     return receipt_of(
         "r",
         unit="steps",
@@ -148,11 +148,12 @@ def receipt_with(prices: Prices) -> Receipt:
     )
 
 
-def test_steps_are_those_trained_to_the_end_of_the_drain(tmp_path: Path) -> None:
+def test_steps_and_versions_are_those_trained_to_the_end_of_the_drain(tmp_path: Path) -> None:
     write_accounting(tmp_path)
-    receipt = receipt_with(EXAMPLE_PRICES)
-    assert summary_of(tmp_path).env_steps != receipt.steps
-    assert summary_of(tmp_path, receipt=receipt).env_steps == receipt.steps
+    update = last_update(tmp_path)
+    assert update["env_steps"] != OUTCOME.values["trained_steps_total"]
+    summary = summary_of(tmp_path)
+    assert (summary.env_steps, summary.versions) == (update["env_steps"], update["step"])
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_cost_is_shown_by_prices_of_the_run_file_alone(
     tmp_path: Path, prices: Prices, is_shown: bool
 ) -> None:
     write_accounting(tmp_path)
-    summary = summary_of(tmp_path, receipt=receipt_with(prices))
+    summary = msgspec.structs.replace(summary_of(tmp_path), receipt=receipt_with(prices))
     console = Console(width=120, record=True, file=io.StringIO())
     console.print(render_summary(summary))
     assert ("cost " in console.export_text()) == is_shown

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 STEPS_FILE = Path("learner") / "steps.jsonl"
+# The last line holds a lag for each of its trajectories, thousands at most.
+TAIL_BYTES = 256 << 10
 
 
 def step_files(folder: Path) -> list[Path]:
@@ -26,6 +28,22 @@ def read_steps(folder: Path) -> Iterator[dict[str, Any]]:
                     yield decoder.decode(line)
                 except (msgspec.DecodeError, UnicodeDecodeError):
                     continue
+
+
+def last_update(folder: Path) -> dict[str, Any]:
+    """The last whole line of the learner's step log; empty before the first update."""
+    path = folder / STEPS_FILE
+    if not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+        lines = file.read().splitlines()
+    for line in reversed(lines):
+        try:
+            return msgspec.json.decode(line, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            continue
+    return {}
 
 
 def read_history(folder: Path, name: str) -> list[tuple[float, float]]:

@@ -14,6 +14,7 @@ from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.cli.accounting import RunAccounting
 from tidegate.cli.audit import one_line
+from tidegate.cli.up.history import last_update
 from tidegate.cli.up.view import clock, number
 from tidegate.core.audit import Audit
 from tidegate.core.errors import CorruptionError, TidegateError
@@ -121,10 +122,8 @@ def summarise(
     balanced = accounting is not None and accounting.audit.balanced
     in_time = outcome.ended_by == "time" and first is not None
     may_end_in_time = not (target_required and session.target.conditions)
-    # Statistics end before the drain; the learner's log, which the receipt reads, has the updates made meanwhile.
-    trained_steps = (
-        receipt.steps if receipt is not None else int(values.get(learner_stats.TRAINED_STEPS, 0.0))
-    )
+    # Statistics end before the drain; the learner's log has the updates made meanwhile.
+    update = last_update(session.folder)
     return Summary(
         run_id=session.record.run_id,
         forked_from=session.record.forked_from,
@@ -138,8 +137,8 @@ def summarise(
         first_gradient_s=first.at_s - session.started_at_s if first is not None else None,
         first_gradient_cpu_s=first.cpu_s if first is not None else None,
         version=outcome.version,
-        versions=int(values.get(learner_stats.VERSION_STEP, 0.0)),
-        env_steps=trained_steps,
+        versions=int(update.get("step", values.get(learner_stats.VERSION_STEP, 0.0))),
+        env_steps=int(update.get("env_steps", values.get(learner_stats.TRAINED_STEPS, 0.0))),
         generated_steps=int(outcome.generated_steps),
         steps_per_s=steps / seconds if seconds > 0 else None,
         steps_per_cpu_s=steps / cpu_s if cpu_s > 0 else None,
