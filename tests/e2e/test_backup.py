@@ -35,9 +35,12 @@ def test_run_goes_on_from_its_backup_on_an_empty_machine(start: Callable[..., Ru
     run.until_trains(STEPS)
     number = newest(run)
     run.until(lambda: newest(run) > number, timeout_s=120, what="backup of a version that was trained")
-    status = run.status()
-    assert re.match(rf"number [0-9]+ in {re.escape(bucket)}/\S+ holds version", status["backup"])
-    assert status["values"]["backup_bytes"] > 0
+    sentence = re.compile(rf"number [0-9]+ in {re.escape(bucket)}/\S+ holds version")
+    # The supervisor and admission publish it, each in its own time.
+    run.until(lambda: sentence.match(run.status()["backup"]) is not None, timeout_s=120, what="sentence")
+    run.until(
+        lambda: run.status()["values"].get("backup_bytes", 0) > 0, timeout_s=120, what="size of a backup"
+    )
     # Without the process that makes backups the run goes on, and others say that there are none.
     [backup] = [each for each in psutil.Process(run.process.pid).children() if "backup" in each.cmdline()]
     backup.kill()
