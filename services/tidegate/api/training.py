@@ -6,9 +6,7 @@ that ends.
 
 import asyncio
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -28,7 +26,7 @@ from tidegate.cli.up.summary import SUMMARY_JSON
 from tidegate.core.errors import ConfigError
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_folder import default_folder
-from tidegate.runtime.parent_death import dies_with_this_process
+from tidegate.launch.up_process import up_process
 
 RunFileLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Any]
 # Gets each update once; ends the run by returning True.
@@ -114,20 +112,11 @@ def _train(
         where = default_folder(plan) if folder is None else Path(folder)
         events = RunEvents(where, since_s=time.time())  # a run that is resumed has updates of before
         summary_before = _written_at(where)
-        command = [
-            sys.executable,
-            "-m",
-            "tidegate.cli.main",
-            "up",
-            str(path),
-            "--dir",
-            str(where),
-            "--headless",
-        ]
-        command += [argument for each in sets for argument in ("--set", each)]
-        command += [] if until is None else ["--until", until]
-        command += [] if time_limit is None else ["--for", time_limit]
-        with _platform(command) as (process, lines):
+        arguments = [str(path), "--dir", str(where), "--headless"]
+        arguments += [argument for each in sets for argument in ("--set", each)]
+        arguments += [] if until is None else ["--until", until]
+        arguments += [] if time_limit is None else ["--for", time_limit]
+        with _platform(arguments) as (process, lines):
             _follow(process, events, listeners, stop=stop)
         for listener in listeners:
             told(listener, events.end(now_s=time.time()))
@@ -171,37 +160,21 @@ def _ends(event: RunEvent, listeners: Sequence[object]) -> bool:
 
 
 @contextmanager
-def _platform(command: list[str]) -> Generator[tuple[subprocess.Popen[str], deque[str]]]:
-    """The process, and the last lines that it printed; at the end it is told to drain, and killed after ``DRAIN_S``."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=dies_with_this_process(),  # it allocates and imports nothing
-    )
-    assert process.stdout is not None
+def _platform(arguments: list[str]) -> Generator[tuple[subprocess.Popen[str], deque[str]]]:
+    """``tidegate up``, and the last lines that it printed, which are all there after the block."""
     lines: deque[str] = deque(maxlen=LINES_KEPT)
-    reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
-    reader.start()
-    try:
+    with up_process(arguments, output=subprocess.PIPE, drain_s=DRAIN_S) as process:
+        assert process.stdout is not None
+        reader = threading.Thread(target=_read, args=(process.stdout, lines), daemon=True)
+        reader.start()
         yield process, lines
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=DRAIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        reader.join(timeout=POLL_S)
-        process.stdout.close()
+    reader.join(timeout=POLL_S)
 
 
 def _read(stream: IO[str], lines: deque[str]) -> None:
-    for line in stream:
-        lines.append(line.rstrip("\n"))
+    with stream:
+        for line in stream:
+            lines.append(line.rstrip("\n"))
 
 
 @contextmanager

@@ -4,9 +4,7 @@ Every wait has a deadline; what did not happen within it is None in the facts, a
 """
 
 import asyncio
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -24,7 +22,7 @@ from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import TidegateError
 from tidegate.core.smoke import SmokeFacts
 from tidegate.launch.run_folder import find_running, read_processes
-from tidegate.runtime.parent_death import dies_with_this_process
+from tidegate.launch.up_process import up_process
 
 POLL_S = 0.2
 # An inference server loads and compiles first.
@@ -41,7 +39,7 @@ REASON = "tidegate doctor --smoke"
 class SmokeRun:
     """A platform in ``folder``, and what its learner wrote. ``say`` gets a line for each step."""
 
-    def __init__(self, folder: Path, process: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, process: subprocess.Popen[str], say: Callable[[str], None]) -> None:
         """``process``: its ``tidegate up``."""
         self.folder = folder
         self.updates: list[dict[str, Any]] = []
@@ -177,29 +175,13 @@ def figures(updates: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def _platform(run_file: Path, folder: Path) -> Generator[tuple[subprocess.Popen[bytes], Path]]:
-    """``tidegate up`` in a process of its own, and the file of what it prints; it drains at the end."""
+def _platform(run_file: Path, folder: Path) -> Generator[tuple[subprocess.Popen[str], Path]]:
+    """``tidegate up``, and the file of what it prints."""
     folder.mkdir(parents=True)
     output = folder.with_suffix(".out")
-    arguments = ["up", str(run_file), "--dir", str(folder), "--headless", "--for", LIMIT]
-    with output.open("wb") as written:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tidegate.cli.main", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=written,
-            stderr=subprocess.STDOUT,
-            preexec_fn=dies_with_this_process(),  # it allocates and imports nothing
-        )
-    try:
+    arguments = [str(run_file), "--dir", str(folder), "--headless", "--for", LIMIT]
+    with output.open("wb") as written, up_process(arguments, output=written, drain_s=DRAIN_S) as process:
         yield process, output
-    finally:
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(timeout=DRAIN_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def _kill(pid: int) -> bool:
