@@ -13,6 +13,7 @@ import msgspec
 from tidegate.core.errors import ConfigError
 from tidegate.environment.tasks.port import Demonstration
 from tidegate.learner.warmup_settings import DEMONSTRATIONS_FILE
+from tidegate.runtime.files import replacing
 from tidegate.runtime.own_code.references import find_path
 from tidegate.task_queue.dataset_files import SourceRow, read_rows
 
@@ -44,8 +45,8 @@ def import_demonstrations(written: str, folder: Path, *, files_dir: str = "") ->
             fix="correct it, or set it to task for the demonstrations of the run's environment",
         )
     folder.mkdir(parents=True, exist_ok=True)
-    unfinished, encoder, distinct, count = made.with_suffix(".new"), msgspec.json.Encoder(), set[int](), 0
-    with unfinished.open("wb") as file:
+    encoder, distinct, count = msgspec.json.Encoder(), set[int](), 0
+    with replacing(made) as file:
         for demonstration in read_demonstrations(path):
             count += 1
             if count > NUM_MAX:
@@ -56,13 +57,12 @@ def import_demonstrations(written: str, folder: Path, *, files_dir: str = "") ->
                 )
             distinct.add(hash(demonstration))
             file.write(encoder.encode(demonstration) + b"\n")
-    if len(distinct) < 2:
-        raise ConfigError(
-            f"{SETTING}: {path} has {count} demonstrations, {len(distinct)} of them different",
-            why="one in ten is held out to measure on, and the others are trained on",
-            fix="write more of them",
-        )
-    unfinished.replace(made)
+        if len(distinct) < 2:
+            raise ConfigError(
+                f"{SETTING}: {path} has {count} demonstrations, {len(distinct)} of them different",
+                why="one in ten is held out to measure on, and the others are trained on",
+                fix="write more of them",
+            )
 
 
 def read_demonstrations(path: Path) -> Iterator[Demonstration]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.learner.warmup_settings import DEMONSTRATIONS_FILE
+from tidegate.runtime.files import replacing
 from tidegate.runtime.prompt_sources import bin_in_run
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE, Row
 
@@ -74,9 +75,6 @@ def _in_turn(sources: Sequence[Iterator[bytes]]) -> Iterator[bytes]:
 
 def _write(path: Path, lines: Iterable[bytes]) -> None:
     """A file as a whole or not at all; one that exists stays."""
-    if path.exists():
-        return
-    unfinished = path.with_name(f"{path.name}.new")
-    with unfinished.open("wb") as file:
-        file.writelines(lines)
-    unfinished.replace(path)
+    if not path.exists():
+        with replacing(path) as file:
+            file.writelines(lines)

@@ -2,7 +2,10 @@
 
 import fcntl
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 # What a run writes holds prompts, answers and weights: for its user alone.
 PRIVATE_UMASK = 0o077
@@ -13,9 +16,21 @@ LOOK_PERIOD_S = 1.0
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = MODE_DEFAULT, durable: bool = False) -> None:
-    """Write ``path`` whole or not at all: a reader sees the previous file or the new one.
+    """Write ``data`` to ``path`` as ``replacing`` does.
 
-    ``mode``: its permissions, less the umask. One writer for each path: the unfinished file has one name beside it.
+    Raises:
+        OSError: the disk refused; the previous file stays.
+    """
+    with replacing(path, mode=mode, durable=durable) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path, *, mode: int = MODE_DEFAULT, durable: bool = False) -> Generator[BinaryIO]:
+    """A file to write, which becomes ``path`` at the end of the block: a reader sees the previous file or the new one.
+
+    A block that raises leaves the previous file. ``mode``: its permissions, less the umask. One writer for each path:
+    the unfinished file has one name beside it.
     ``durable``: it returns once the content survives a crash of the machine, which otherwise may lose both contents.
 
     Raises:
@@ -24,7 +39,7 @@ def replace_file(path: Path, data: bytes, *, mode: int = MODE_DEFAULT, durable: 
     unfinished = path.with_name(f"{path.name}.new")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
+        yield file
         if durable:
             file.flush()
             os.fsync(file.fileno())
