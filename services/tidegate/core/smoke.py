@@ -59,7 +59,7 @@ class SmokeFacts(msgspec.Struct, frozen=True):
     """What a short run did. Times in seconds; None is what never happened.
 
     ``versions`` of ``wanted``: that the learner made. ``recovered_s``: by the process that was killed, and ``resumed``
-    after the pause. ``drained_s``: from the pause until nothing was in flight. ``mismatch_kl``: mean of the updates at
+    after the pause. ``drained_s``: from the pause until no rollout was running. ``mismatch_kl``: mean of the updates at
     lag 0. ``update_tokens`` and ``update_s``: of the median update of completions alone. ``problem``: why the run ended
     early; ``audit``: what the audit said, empty without one.
     """
@@ -114,7 +114,7 @@ def check_recoveries(facts: SmokeFacts) -> list[MachineFinding]:
     pause = _check_wait(
         "smoke pause",
         facts.drained_s,
-        done="nothing was in flight {:.1f} s after a pause",
+        done="no rollout was running {:.1f} s after a pause",
         undone="work was still in flight long after a pause",
         fix="look at actor-0 in logs/ (--keep)",
     )
@@ -190,7 +190,7 @@ def check_utilisation(facts: SmokeFacts, training: Training, gpu: Accelerator | 
     if gpu is None:
         return MachineFinding(check, "skip", f"{text}; no share of a peak, as plans know none of this device")
     passes = math.ceil(facts.update_tokens / facts.ranks / training.tokens_in_pass)
-    peak = gpu.bfloat16_flops if training.width_bytes < 4 else gpu.float32_flops
+    peak = gpu.peak_flops(width_bytes=training.width_bytes)
     share = rate / facts.ranks * layer_flops(training, passes=passes) / peak
     return MachineFinding(check, "pass", f"{text}; {share:.1%} of the peak of {gpu.name} (MFU)")
 

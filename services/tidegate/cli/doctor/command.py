@@ -67,7 +67,9 @@ def doctor(
     if (size or keep) and not smoke:
         raise ConfigError("--size and --keep are of --smoke", fix="add --smoke, or remove them")
     in_pod = 1 if os.environ.get("TIDEGATE_DEVICE") == "cuda" else 0
+    facts = probes.probe_gpus()
     findings = examine(
+        facts,
         run=run,
         wanted_gpus=in_pod if gpus is None else gpus,
         volumes=volume or [],
@@ -77,7 +79,6 @@ def doctor(
         port=port or int(os.environ.get("MASTER_PORT", MASTER_PORT)),
     )
     if smoke:
-        facts = probes.probe_gpus()
         findings += examine_smoke(
             facts, size_name=size or ("0.5b" if facts.devices else "tiny"), keep=keep, say=_say
         )
@@ -90,6 +91,7 @@ def doctor(
 
 
 def examine(
+    gpus: checks.GpuFacts,
     *,
     run: Path | None,
     wanted_gpus: int,
@@ -99,11 +101,11 @@ def examine(
     digest: str,
     port: int,
 ) -> list[MachineFinding]:
-    """Every probe and its check, in the order in which faults explain one another."""
+    """Every other probe, and all checks, in the order in which faults explain one another."""
     rdma = probes.probe_rdma()
     found_digest, problem = probes.probe_model(model)
     return [
-        *checks.gpu_findings(probes.probe_gpus(), wanted_gpus=wanted_gpus),
+        *checks.gpu_findings(gpus, wanted_gpus=wanted_gpus),
         checks.check_shared_memory(probes.probe_shared_memory(), wanted_gpus=wanted_gpus),
         checks.check_rdma(rdma),
         checks.check_memlock(rdma),

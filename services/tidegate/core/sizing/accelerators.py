@@ -22,6 +22,10 @@ class Accelerator(msgspec.Struct, frozen=True):
     float32_flops: float
     bytes_per_s: float
 
+    def peak_flops(self, *, width_bytes: int) -> float:
+        """Of products of numbers of this width."""
+        return self.bfloat16_flops if width_bytes < 4 else self.float32_flops
+
 
 # Data sheets of the vendor; memory is the advertised GB less what the driver keeps (an H100 of 80 GB reports 79.6 GiB).
 ACCELERATORS: dict[str, Accelerator] = {

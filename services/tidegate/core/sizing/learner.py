@@ -206,7 +206,7 @@ def learner_rate(training: Training, gpu: Accelerator, *, mfu: float, passes: in
     full = training.lora_rank == 0
     moved = (64.0 if training.width_bytes < 4 else 28.0) if full else 12.0
     operations = 8.0 if full else 6.0
-    peak = gpu.bfloat16_flops if training.width_bytes < 4 else gpu.float32_flops
+    peak = gpu.peak_flops(width_bytes=training.width_bytes)
     return LearnerRate(
         layers_s=layer_flops(training, passes=passes) / (peak * mfu),
         head_s=moved * head / gpu.bytes_per_s / chunk + operations * head / gpu.float32_flops,
