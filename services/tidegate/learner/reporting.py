@@ -94,7 +94,7 @@ class StepReporter:
         self._lags = LagWindow()
         workload = context.settings.workload
         self._labels = {ATTR_ENV: workload.label}
-        self._envs = tuple(workload.weights()) if workload.envs else ()
+        self._envs = tuple(workload.mixture)
         self.newest: dict[str, float] = {}
         self._longest_s = 0.0
         context.stats.set(statistics.UPDATE_DUE_AT_S, 0.0)

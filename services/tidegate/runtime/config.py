@@ -161,9 +161,14 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The environments in words, for people."""
         return " + ".join(each.title for each in self.envs) or self.env
 
+    @property
+    def mixture(self) -> dict[str, float]:
+        """The weight of each of several environments, by its name; empty where there is one."""
+        return {each.title: each.weight for each in self.envs}
+
     def weights(self) -> dict[str, float]:
         """The weight of each environment, by its name."""
-        return {each.title: each.weight for each in self.envs} or {self.env: 1.0}
+        return self.mixture or {self.env: 1.0}
 
     def by_name(self) -> dict[str, "WorkloadConfig"]:
         """The workload of each environment as if the run had it alone."""

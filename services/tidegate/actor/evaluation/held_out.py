@@ -38,8 +38,7 @@ class HeldOutEvaluator:
         self._num_problems_max = num_problems_max
         self._environment = EnvironmentClient(context.channel("environment"))
         self._problems: list[HeldOutProblem] = []
-        workload = context.settings.workload
-        self._weights = workload.weights() if workload.envs else {}
+        self._weights = context.settings.workload.mixture
 
     async def evaluate(self, task: Task) -> EvaluationResult:
         """The share of the problems that the served policy solves.

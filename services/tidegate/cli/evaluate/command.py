@@ -82,12 +82,12 @@ def _of_files(data: Sequence[Path], *, num_max: int) -> dict[str, list[HeldOutPr
 
 def _held_out(stored: StoredPolicy, *, num_max: int) -> dict[str, list[HeldOutProblem]]:
     """The run's own held-out problems; of several environments each has a set by its name."""
-    path, envs = stored.folder / HELDOUT_FILE, stored.file.workload.envs
+    path, envs = stored.folder / HELDOUT_FILE, stored.file.workload.mixture
     if not envs:
         return {HELD_OUT: read_problems(path, num_max=num_max)}
     # They take turns in the file, so these are enough for each.
     found = read_problems(path, num_max=num_max * len(envs))
-    sets = {each.title: [problem for problem in found if problem.env == each.title] for each in envs}
+    sets = {env: [problem for problem in found if problem.env == env] for env in envs}
     return {name: problems[:num_max] for name, problems in sets.items() if problems}
 
 

@@ -45,7 +45,7 @@ def _headline(run: RunData) -> tuple[str, TargetCondition | None]:
 def _headline_series(run: RunData, name: str, *, over: str) -> dict[str, Points]:
     """The headline, and of segments the return while exploring beside that of evaluations; only what there is."""
     if name == "solved_share":
-        envs = [each.title for each in run.plan.file.workload.envs]
+        envs = run.plan.file.workload.mixture
         of_env = {env: run.evaluations(f"{name}.{env}", over=over) for env in envs}
         found = {name: run.evaluations(name, over=over), **of_env}
     elif name == "mean_reward":

@@ -120,7 +120,7 @@ def training_plots(run: RunData) -> list[Plot]:
 
 def _of_environments(run: RunData) -> list[TrainingCurve]:
     """Of a run with several: the reward of each, and what was trained of each."""
-    envs = [each.title for each in run.plan.file.workload.envs]
+    envs = run.plan.file.workload.mixture
     if not envs:
         return []
     return [
