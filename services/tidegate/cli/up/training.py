@@ -10,6 +10,7 @@ from rich.console import Console
 
 from tidegate.cli.accounting import accounting_or_error
 from tidegate.cli.receipt import read_receipt, usage_of_ended
+from tidegate.cli.up.history import last_update
 from tidegate.cli.up.screen import LineScreen, LiveScreen
 from tidegate.cli.up.summary import SUMMARY_JSON, Summary, render_summary, summarise, write_summary
 from tidegate.core.errors import CorruptionError, TidegateError
@@ -67,7 +68,8 @@ def train(
             prepare_model(plan)
             write_datasets(plan, folder / "data")
             try_curriculum(plan, folder / "data")
-            check_warmup(plan, folder / "data")
+            if not last_update(folder):  # else the first version is made
+                check_warmup(plan, folder / "data")
             session = msgspec.structs.replace(session, beside=started)
             outcome = run_to_end(session, _screen(headless=headless or json), preflight)
             accounting = accounting_or_error(folder)
