@@ -12,7 +12,7 @@ from tidegate.runtime.prompt_sources import bin_in_env
 
 
 class RunEnvironments:
-    """What each name stands for: a task of this package, or code of one's own."""
+    """What each name refers to: a task of this package, or code of one's own."""
 
     def __init__(self, workload: WorkloadConfig, *, folder: str) -> None:
         """``folder``: of the run file. Segments have none.

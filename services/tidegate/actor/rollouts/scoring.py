@@ -9,7 +9,7 @@ SCORES_PER_CALL = 512
 
 
 class ScoresCompletions(Protocol):
-    """The environment service, or what stands for it."""
+    """A client of the environment service, or a fake of one."""
 
     async def score(self, env_id: str, completions: Sequence[Completion]) -> list[RewardedCompletion]:
         """Verdicts in the order of the completions, which are of one environment."""

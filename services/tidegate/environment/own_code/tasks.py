@@ -41,7 +41,7 @@ class OwnTasks:
     ) -> None:
         """``own``: the run's own tasks, the only ones that are loaded by references: calls name no code.
 
-        ``env_of``: what the run's names stand for; any other is a registered task's own.
+        ``env_of``: what the run's names refer to; any other is a registered task's own.
         """
         self._settings = settings
         self._own = own
