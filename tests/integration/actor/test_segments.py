@@ -168,6 +168,7 @@ async def test_policy_that_does_not_fit_is_refused_and_the_previous_one_stays(
     async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
         await until(lambda: context.stats.value(statistics.WEIGHT_PULL_MS) > 0)
         await announce_policy(bus, topology, 1, {"policy.0.weight": np.zeros((4, 8), np.float32)})
+        await until(lambda: context.stats.value(statistics.POLICIES_REFUSED) == 1)
         await announce_policy(
             bus, topology, 2, mlp_params(0) | {"policy.0.bias": np.full(8, np.nan, np.float32)}
         )
