@@ -92,7 +92,10 @@ def warm_up(
     policy = trainer.policy()
     trainer.begin_from(policy)
     if place:
-        _save(place, policy, record)
+        try:
+            _save(place, policy, record)
+        except OSError as error:  # computed again after a restart, with the same result
+            log.warning("warmup_not_kept", path=str(place), error=str(error))
     log.info("warmup_finished", **msgspec.to_builtins(record))
     if record.steps == 0:
         log.warning(

@@ -155,10 +155,13 @@ class Learner:
             while await self._run():
                 # What the abandoned branch reported is no statement about the version that training goes on from.
                 self._reporter.forget()
-        except UnavailableError:
-            if not self._context.drain.requested:
+        except TidegateError as error:
+            # A peer that is away or busy, or a credential that was rotated: a restore repeats what is unacknowledged.
+            if not (error.retryable and self._context.drain.requested):
                 raise
-            self._context.log.warning("learner_stopped_unacknowledged", kept_in="checkpoint")
+            self._context.log.warning(
+                "learner_stopped_unacknowledged", kept_in="checkpoint", error=str(error)
+            )
         finally:
             self._checkpoint_writer.close()
             self._rollbacks.close()

@@ -40,6 +40,7 @@ from tidegate.catalogue.telemetry import (
     METRIC_TRACE_SUPPRESSED,
 )
 from tidegate.runtime.board_metrics import readings
+from tidegate.runtime.failure_log import FailureLog
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry_metrics import Metric, MetricTable, Series
 from tidegate.runtime.telemetry_port import Attributes, Link
@@ -200,7 +201,7 @@ class OtlpExporter:
 class _MetricLoop:
     """Sends the whole table once a period, cumulative since the start of the process, from a thread of its own.
 
-    A failed export is not repeated: the next one contains all of it.
+    A failed export is not repeated: the next one contains all of it, whatever the failure was.
     """
 
     def __init__(
@@ -223,6 +224,7 @@ class _MetricLoop:
         # Whether the collector took the last export.
         self.reachable = True
         self._closed = threading.Event()
+        self._note_failure = FailureLog("tidegate.telemetry", event="metrics_not_exported", label="exporter")
         self._thread = threading.Thread(target=self._work, name="metrics", daemon=True)
 
     def start(self) -> None:
@@ -242,9 +244,17 @@ class _MetricLoop:
         # The first one soon, so that a reader of increases sees the initial values.
         wait_s = min(FIRST_EXPORT_S, self._period_s)
         while not self._closed.wait(wait_s):
-            self._export()
+            self._try_export()
             wait_s = self._period_s
-        self._export()
+        self._try_export()
+
+    def _try_export(self) -> None:
+        """One export. A value or a label that cannot be encoded must not end all metrics of the process."""
+        try:
+            self._export()
+        except Exception as error:
+            self.reachable = False
+            self._note_failure("otlp", error)
 
     def _export(self) -> None:
         now_ns = time.time_ns()

@@ -11,9 +11,10 @@ import pytest
 
 from tests.unit.cli.run_folder import write_accounting, write_samples
 from tests.unit.cli.ui.completions import FIRST, write_completions
-from tidegate.cli.run_list import RunFolders
+from tidegate.cli.run_list import RunFolders, RunLine
 from tidegate.cli.ui import server as server_module
 from tidegate.cli.ui.server import FILES, STATIC, UiServer
+from tidegate.core.errors import CorruptionError
 from tidegate.runtime.ports import LOOPBACK
 
 pytestmark = pytest.mark.integration
@@ -135,6 +136,31 @@ async def test_run_that_ended_is_told_once_and_its_stream_ends(page: aiohttp.Cli
     told = msgspec.json.decode(event)
     assert told["line"]["step"] == 3
     assert told["moment"]["bottleneck"] == "actor"
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("it is gone"), CorruptionError("run.json is cut")])
+async def test_stream_ends_where_its_run_can_be_read_no_more(
+    page: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    moments = iter([{"bottleneck": "actor"}])
+
+    def line_of(folder: Path) -> RunLine:
+        return RunLine(name=folder.name, state="running")
+
+    def moment_of(_folder: Path) -> dict[str, str]:
+        for moment in moments:
+            return moment
+        raise error
+
+    monkeypatch.setattr(server_module, "LIVE_PERIOD_S", 0.01)
+    monkeypatch.setattr(server_module, "line_of", line_of)
+    monkeypatch.setattr(server_module, "moment_of", moment_of)
+    async with page.get("/api/runs/segments/live") as answer:
+        body = await answer.text()
+    assert len(re.findall(r"^data: ", body, re.MULTILINE)) == 1
+    assert "HTTP/1.1" not in body
+    async with page.get("/api/runs") as answer:
+        assert answer.status == 200
 
 
 async def test_streams_are_bounded(page: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tidegate.core.errors import ConflictError, PermissionDeniedError, UnavailableError
+from tidegate.core.errors import ConflictError, PermissionDeniedError, TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Trajectory
 from tidegate.core.replay import OPEN_END, surviving_steps
@@ -42,10 +42,10 @@ class Commit:
 
 @dataclass
 class FakeStore:
-    """``failures``: how many of a method's next calls fail; ``lost_answers``: how many act without an answer.
+    """``failures``: how many of a method's next calls fail, with ``failure``.
 
-    ``keeps_payloads``: of committed batches, so that their updates can be recomputed. ``refused``: methods that are
-    answered with PERMISSION_DENIED.
+    ``lost_answers``: how many act without an answer. ``keeps_payloads``: of committed batches, so that
+    their updates can be recomputed. ``refused``: methods that are answered with PERMISSION_DENIED.
     """
 
     batch_size: int
@@ -59,6 +59,7 @@ class FakeStore:
     consumed: list[tuple[str, PolicyVersion]] = field(default_factory=list[tuple[str, PolicyVersion]])
     checkpointed: list[PolicyVersion] = field(default_factory=list[PolicyVersion])
     failures: Counter[str] = field(default_factory=Counter[str])
+    failure: type[TidegateError] = UnavailableError
     lost_answers: Counter[str] = field(default_factory=Counter[str])
     calls: Counter[str] = field(default_factory=Counter[str])
     renewed: Counter[str] = field(default_factory=Counter[str])
@@ -90,7 +91,7 @@ class FakeStore:
             raise PermissionDeniedError(f"{method} is refused")
         if self.failures[method] > 0:
             self.failures[method] -= 1
-            raise UnavailableError(f"{method} is unreachable")
+            raise self.failure(f"{method} is unreachable")
 
     def _leave(self, method: str) -> None:
         if self.lost_answers[method] > 0:

@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from tests.integration.learner.world import CONFIG, TIMEOUT_S, World, until, world
-from tidegate.core.errors import CorruptionError, StaleFolderError, UnavailableError
+from tidegate.core.errors import (
+    BackpressureError,
+    CorruptionError,
+    StaleFolderError,
+    TidegateError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from tidegate.core.ids import PolicyVersion
 from tidegate.learner import checkpoint as checkpoint_module
 from tidegate.runtime.bus import Bus
@@ -164,10 +171,12 @@ async def test_unacknowledged_batches_are_committed_at_the_restore(
         assert [consumed for _, consumed in running.store.consumed] == [version]
 
 
-async def test_draining_while_the_store_is_away_still_leaves_a_checkpoint(
-    tmp_path: Path, bus: Bus, topology: Topology
+@pytest.mark.parametrize("failure", [UnavailableError, BackpressureError, UnauthenticatedError])
+async def test_draining_while_the_store_takes_no_commit_still_leaves_a_checkpoint(
+    tmp_path: Path, bus: Bus, topology: Topology, failure: type[TidegateError]
 ) -> None:
     async with world(tmp_path, bus, topology, max_lag=9) as running:
+        running.store.failure = failure
         async with running.learner() as life:
             version = await life.version(0)
             running.store.failures.update(CommitBatch=10_000, MarkCheckpointed=10_000)

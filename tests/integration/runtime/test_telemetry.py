@@ -4,8 +4,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
+from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
+from structlog.testing import capture_logs
 
 from tests.support.broker import free_port
 from tests.support.otlp_sink import OtlpSink, otlp_sink
@@ -246,6 +251,35 @@ def test_counters_histograms_and_gauges_arrive_with_their_run() -> None:
     assert observed.bucket_counts[2] == 1
     assert version.as_double == 17 or version.as_int == 17
     assert {item.key for item in version.attributes} == {"tidegate.run.id"}
+
+
+def test_export_that_fails_for_whatever_reason_is_logged_and_the_next_one_has_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    export: Callable[..., MetricExportResult] = cast("Any", OTLPMetricExporter).export
+    failures = iter([RuntimeError("dictionary changed size during iteration")])
+
+    def failing_once(exporter: OTLPMetricExporter, metrics: MetricsData) -> MetricExportResult:
+        for failure in failures:
+            raise failure
+        return export(exporter, metrics)
+
+    monkeypatch.setattr(OTLPMetricExporter, "export", failing_once)
+    with otlp_sink() as sink, capture_logs() as logged:
+        telemetry = opened(sink.endpoint, period_s=0.1)
+        telemetry.count(METRIC_CONSUMED, 3)
+        wait_for(lambda: METRIC_CONSUMED in last_export(sink))
+        telemetry.close()
+    assert [line["event"] for line in logged] == ["metrics_not_exported"]
+    [counted] = sink.metric(METRIC_CONSUMED).sum.data_points
+    assert counted.as_double == 3
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 60.0
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not come"
+        time.sleep(0.02)
 
 
 def test_missing_collector_stops_no_service() -> None:

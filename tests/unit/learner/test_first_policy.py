@@ -1,3 +1,5 @@
+import errno
+import os
 from pathlib import Path
 
 import msgspec
@@ -9,6 +11,7 @@ import torch
 from tests.support.settings import make_settings
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Array
+from tidegate.learner import first_policy
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.first_policy import warm_up
 from tidegate.learner.optim.language_model import LanguageModelTrainer
@@ -61,6 +64,20 @@ def test_warmup_is_made_once_and_then_taken_from_the_cache(settings: Settings, c
     assert not same(made, fresh(settings, config).policy())
     again, num_evaluations = warmed(settings, config)
     assert num_evaluations == 0
+    assert same(made, again)
+
+
+def test_warmup_that_no_disk_takes_is_a_policy_all_the_same(
+    settings: Settings, config: LearnerConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_path: Path, _tensors: dict[str, Array]) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(first_policy, "write_tensors", full)
+        made, _ = warmed(settings, config)
+    again, num_evaluations = warmed(settings, config)
+    assert num_evaluations > 0
     assert same(made, again)
 
 

@@ -223,7 +223,10 @@ class UiServer:
         try:
             await answer.prepare(request)
             while True:
-                line, moment = await self._read(lambda: (line_of(folder), moment_of(folder)))
+                try:
+                    line, moment = await self._read(lambda: (line_of(folder), moment_of(folder)))
+                except (TidegateError, OSError):  # deleted, say; the page asks again and is answered why
+                    return answer
                 body = msgspec.json.encode({"line": line, "moment": moment})
                 await answer.write(b"data: " + body + b"\n\n")
                 if line.state != "running":
