@@ -83,6 +83,22 @@ LANGUAGE = Board(
                     " below: much work is dropped; see Flow.",
                 ),
                 Panel(
+                    "Tokens computed per second by updates",
+                    (newest(learner_stats.UPDATE_TOKENS_PER_S.metric),),
+                    unit="cps",
+                    description="Prompts included, on all ranks, while an update computes. Normal: stable. Lower with"
+                    " the same texts: the learner lost a GPU or shares its CPU.",
+                    only_with=TEXT,
+                ),
+                Panel(
+                    "Model FLOP utilisation of updates",
+                    (newest(learner_stats.MFU.metric),),
+                    unit="percentunit",
+                    description="Share of the GPUs' peak that the newest update reached, as `tidegate plan --mfu` takes"
+                    " it. Normal: 15 to 40 %. Below: short texts, small batches, or GPUs that wait; see Machines.",
+                    only_with="language models on GPUs that `tidegate plan` knows",
+                ),
+                Panel(
                     "Length of completions",
                     (
                         newest(learner_stats.COMPLETION_TOKENS_MEAN.metric, "mean"),

@@ -1,14 +1,19 @@
 """Dashboard of what a run has of its cluster: GPUs, pods, volumes, and what it costs in hours."""
 
 from tidegate.catalogue import backup as backup_stats
+from tidegate.catalogue import gpu as gpu_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process as process_stats
+from tidegate.catalogue.telemetry import ATTR_GPU
 from tools.monitoring.cluster_alerts import OF_RELEASE, RUN_OF_RELEASE, of_objects
 from tools.monitoring.panels import Board, Panel, Query, Row
+from tools.monitoring.prometheus_names import label
 from tools.monitoring.queries import CAUSE, CHOSEN, RANGE, one, rate
 from tools.monitoring.slo_rules import OF_RUN, RUN
 
 DCGM = "NVIDIA's DCGM exporter, and rules of Tidegate"
+GPUS = "GPUs, and the package nvidia-ml-py"
+GPU_ID = label(ATTR_GPU)
 KUBE = "kube-state-metrics, and rules of Tidegate"
 BACKUP = "`backup` in the run file, or `tidegate backup`"
 KUBELET = "the kubelet's metrics, and rules of Tidegate"
@@ -72,6 +77,49 @@ MACHINES = Board(
                     description="Normal: near the limit of the card under load. Far below with high utilisation: the"
                     " work is bound by memory or by many small kernels.",
                     only_with=DCGM,
+                ),
+                Panel(
+                    "GPUs of each service, share of time busy",
+                    (
+                        Query(
+                            f"sum by ({OF_RUN}, job, instance) ({rate(gpu_stats.GPU_BUSY_S.metric)})",
+                            "{{instance}}",
+                        ),
+                        Query(
+                            f"max by ({OF_RUN}, instance, {GPU_ID}) ({one(gpu_stats.GPU_UTILISATION.metric)})",
+                            f"{{{{instance}}}} GPU {{{{{GPU_ID}}}}}, newest",
+                        ),
+                    ),
+                    unit="percentunit",
+                    width=8,
+                    description="Of the GPUs that a learner or an actor sees, their mean and each; needs no exporter."
+                    " Normal: near 100 % for a learner that is the bottleneck. Far below: it waits for its CPU; raise"
+                    " `batch_size` or `learner.pass_tokens`.",
+                    only_with=GPUS,
+                ),
+                Panel(
+                    "GPUs of each service, memory in use",
+                    (
+                        Query(
+                            f"max by ({OF_RUN}, instance, {GPU_ID}) ({one(gpu_stats.GPU_MEMORY_USED.metric)})"
+                            f" / max by ({OF_RUN}, instance, {GPU_ID}) ({one(gpu_stats.GPU_MEMORY.metric)})",
+                            f"{{{{instance}}}} {{{{{GPU_ID}}}}}",
+                        ),
+                    ),
+                    unit="percentunit",
+                    width=8,
+                    description="Share, by all processes of the GPU. Normal: flat. It climbs to 100 %: an out-of-memory"
+                    " error follows; lower `learner.pass_tokens`, or the share of the inference server.",
+                    only_with=GPUS,
+                ),
+                Panel(
+                    "GPUs that services see",
+                    (Query(f"sum by ({OF_RUN}, job) ({one(gpu_stats.GPUS.metric)})", "{{job}}"),),
+                    unit="none",
+                    width=8,
+                    description="Normal: constant. It falls: a GPU does not answer any more; read the log of the"
+                    " service (gpus_not_read).",
+                    only_with=GPUS,
                 ),
             ),
         ),

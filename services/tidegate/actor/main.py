@@ -33,6 +33,7 @@ from tidegate.core.records import PolicySnapshot
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.described_environment import ask_description
+from tidegate.runtime.gpu_statistics import with_gpu_statistics
 from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.own_policy import load_policy_code
 from tidegate.runtime.policy_watch import PolicyWatch
@@ -82,9 +83,12 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
     )
     if entry.port == "tokens":
         tokens = open_token_engine(config.engine, setting, control, context.clock)
-        if config.gateway is not None:
-            return assemble_agents(context, config, config.gateway, engine=tokens, control=control)
-        return assemble_tokens(context, config, engine=tokens, control=control)
+        parts = (
+            assemble_tokens(context, config, engine=tokens, control=control)
+            if config.gateway is None
+            else assemble_agents(context, config, config.gateway, engine=tokens, control=control)
+        )
+        return parts if config.device == "cpu" else await with_gpu_statistics(parts, context)
     if config.gateway is not None:
         raise ConfigError(
             "Agents need an engine that writes tokens", fix="set actor.engine to torch, vllm or sglang"

@@ -11,6 +11,7 @@ import msgspec
 from tidegate.admission.observations import Observations, mean
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import environment as environment_stats
+from tidegate.catalogue import gpu as gpu_stats
 from tidegate.catalogue import inference as inference_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process as process_stats
@@ -166,6 +167,14 @@ def signals_of(
         inference_busy_ratio=max(
             ratio("inference", inference_stats.BUSY_S), ratio("inference", process_stats.CPU_S)
         ),
+        # All ranks of the learner's pod see the same GPUs.
+        learner_gpus=int(learner_values.get(gpu_stats.GPUS, 0.0)),
+        learner_gpu_busy_ratio=ratio("learner", gpu_stats.GPU_BUSY_S),
+        learner_mfu=learner_values.get(learner_stats.MFU, 0.0),
+        actor_gpus=round(
+            seen.mean_of("actor", gpu_stats.GPUS, now_s=now_s) * seen.num_alive("actor", now_s=now_s)
+        ),
+        actor_gpu_busy_ratio=ratio("actor", gpu_stats.GPU_BUSY_S),
         # Seconds of waiting a second.
         inference_waiting=rate("inference", inference_stats.WAITED_S),
         replay_actors_wait_ratio=ratio("trajectory_store", store_stats.REPLAY_WAIT_S.member("actors")),

@@ -278,6 +278,31 @@ COMPLETION_TOKENS_MAX = Gauge(
     "Most tokens that the policy chose in a completion of the newest batch.",
     exported="tidegate.learner.completion.tokens.max",
 )
+TEXT_TOKENS_MEAN = Gauge(
+    "text_tokens_mean",
+    "{token}",
+    "Mean tokens of a text of the newest update: a prompt with one completion.",
+    exported=False,
+)
+UPDATE_TOKENS = Gauge(
+    "update_tokens",
+    "{token}",
+    "Tokens that the newest update computed, each prompt once, padding left out.",
+    exported=False,
+)
+UPDATE_TOKENS_PER_S = Gauge(
+    "update_tokens_per_s",
+    "{token}/s",
+    "Tokens that the newest update computed a second, on all ranks together.",
+    exported="tidegate.learner.update.token_rate",
+)
+MFU = Gauge(
+    "mfu",
+    "1",
+    "Share of the GPUs' peak that the newest update reached (model FLOP utilisation), as `tidegate plan --mfu` takes"
+    " it.",
+    exported="tidegate.learner.mfu",
+)
 POLICY_LOSS = Gauge("policy_loss", "", "Policy term of the loss.", exported="tidegate.learner.loss.policy")
 VALUE_LOSS = Gauge("value_loss", "", "Value term of the loss.", exported="tidegate.learner.loss.value")
 VALUE_MEAN = Gauge(
@@ -340,6 +365,7 @@ _DIAGNOSTICS = {
         *(EXPLAINED_VARIANCE, ZERO_SIGNAL_FRACTION, POLICY_LOSS, VALUE_LOSS, VALUE_MEAN),
         *(VALUE_CLIPPED_FRACTION, TRUNCATED_FRACTION, RATIO_MEAN, REWARD_MEAN, GRADIENT_STEPS, STEP_KL),
         *(UPDATES, TD_ERROR_MEAN, COMPLETION_TOKENS_MEAN, COMPLETION_TOKENS_MAX),
+        *(TEXT_TOKENS_MEAN, UPDATE_TOKENS, UPDATE_TOKENS_PER_S, MFU),
         *(LAST_SEND_S, LAST_REDUCE_S, LAST_COMPUTE_S),
     )
 }

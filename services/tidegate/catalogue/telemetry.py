@@ -68,6 +68,8 @@ ATTR_RPC_METHOD = "rpc.method"
 ATTR_RPC_STATUS = "rpc.response.status_code"
 ATTR_OPERATION = "tidegate.operation"
 ATTR_OUTCOME = "tidegate.outcome"
+# OpenTelemetry's name for the id of a piece of hardware.
+ATTR_GPU = "hw.id"
 ATTR_HTTP_STATUS = "http.response.status_code"
 
 _LAG_BOUNDS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 32.0)

@@ -38,8 +38,11 @@ SHOWN = (
     "actor_wait_inference_ratio",
     "inference_busy_ratio",
     "inference_waiting",
+    "actor_gpu_busy_ratio",
     "learner_samples_per_s",
     "learner_idle_ratio",
+    "learner_gpu_busy_ratio",
+    "learner_mfu",
     "queue_depth_batches",
     "running",
     "in_flight",
@@ -47,6 +50,13 @@ SHOWN = (
     "lag_max",
     "publish_lag",
 )
+# Parts that only some runs have, by what their signals are called, with the signal of their number.
+PARTS = {
+    "inference": "num_inferences",
+    "actor_gpu": "actor_gpus",
+    "learner_gpu": "learner_gpus",
+    "learner_mfu": "learner_mfu",
+}
 
 
 def explain(
@@ -194,11 +204,12 @@ def render(
         rows.add_row("cost now", Text(now))
     for lever, reason in advice.why_not.items():
         rows.add_row("not " + lever.replace("_", " "), Text(reason, style="bright_black"))
-    central = diagnosis.signals.get("num_inferences", 0.0) > 0.0
+    # Signals of parts that a run does not have are left out.
+    absent = {part for part, number in PARTS.items() if not diagnosis.signals.get(number)}
     for name in SHOWN:
-        if name in diagnosis.signals and (central or "inference" not in name):
+        if name in diagnosis.signals and not any(part in name for part in absent):
             value = diagnosis.signals[name]
-            text = f"{value:.0%}" if name.endswith("_ratio") else f"{value:,.1f}"
+            text = f"{value:.0%}" if name.endswith(("_ratio", "_mfu")) else f"{value:,.1f}"
             rows.add_row(name.replace("_", " "), text)
     return rows
 

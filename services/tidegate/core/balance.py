@@ -45,6 +45,8 @@ MOVING_WEIGHTS_RATIO_MAX = 0.20
 BLOCKED_RATIO_MAX = 0.20
 # Less than a quarter of its time left: a further actor's steps would mostly wait for those of the others.
 INFERENCE_BUSY_RATIO_MAX = 0.75
+# Of a learner that always trains, the share of its time below which its GPUs wait for its CPU, and not it for them.
+GPU_WAITS_BELOW = 0.5
 # One whole batch beyond the one being trained waits: more than prefetching needs.
 FULL_DEPTH_BATCHES = 1.0
 
@@ -61,7 +63,9 @@ class Signals(msgspec.Struct, frozen=True):
     and ``replay_learner_wait_ratio``: in which that side waited at the replay buffer; ``replay_wait``: who waits for
     whom there now, and why. ``actor_wait_inference_ratio``: in which actors waited for actions of the inference
     service; ``inference_busy_ratio``: of its process, computing or with messages; ``inference_waiting``: requests that
-    wait at it for a call of the network, on average.
+    wait at it for a call of the network, on average. ``actor_gpus`` and ``learner_gpus``: that these services see, 0
+    where they compute on CPUs; ``*_gpu_busy_ratio``: in which those GPUs ran a kernel. ``learner_mfu``: share of their
+    peak that the newest update reached; 0 where it is not known.
     """
 
     num_actors: int = 0
@@ -104,6 +108,11 @@ class Signals(msgspec.Struct, frozen=True):
     actor_wait_inference_ratio: float = 0.0
     inference_busy_ratio: float = 0.0
     inference_waiting: float = 0.0
+    actor_gpus: int = 0
+    actor_gpu_busy_ratio: float = 0.0
+    learner_gpus: int = 0
+    learner_gpu_busy_ratio: float = 0.0
+    learner_mfu: float = 0.0
 
     def depth_batches(self) -> float:
         """Queue depth: whole batches that wait in the store."""
@@ -365,7 +374,7 @@ def action(lever: Lever, signals: Signals, workloads: Workloads = ONE_MACHINE) -
                 " larger calls"
             )
         case "learner":
-            return f"give the learner more compute (a GPU, or cores and {workloads.setting('learner.threads', '2')})"
+            return _more_for_the_learner(signals, workloads)
         case "weights":
             return "check the disk of weight_distribution and trajectory_store: every version waits for both"
         case "store":
@@ -374,6 +383,21 @@ def action(lever: Lever, signals: Signals, workloads: Workloads = ONE_MACHINE) -
             return f"raise staleness.max_lag from {signals.max_lag} to {signals.max_lag + 1}"
         case "max_running":
             return f"raise max_running from {signals.max_running} to {2 * signals.max_running}"
+
+
+def _more_for_the_learner(signals: Signals, workloads: Workloads) -> str:
+    if signals.learner_gpus == 0:
+        return (
+            f"give the learner more compute (a GPU, or cores and {workloads.setting('learner.threads', '2')})"
+        )
+    busy = f"run kernels {signals.learner_gpu_busy_ratio:.0%} of the time"
+    if signals.learner_gpu_busy_ratio < GPU_WAITS_BELOW * signals.learner_busy_ratio:
+        return (
+            "raise batch_size or learner.pass_tokens, so that the learner's GPUs compute more at once: they"
+            f" {busy}, and faster ones would wait as well"
+        )
+    mfu = f" and reach {signals.learner_mfu:.0%} of their peak" if signals.learner_mfu else ""
+    return f"give the learner more or faster GPUs (learner.ranks): its own {busy}{mfu}"
 
 
 def actor_gain(signals: Signals) -> float:

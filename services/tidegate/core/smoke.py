@@ -4,13 +4,12 @@ Each check is a function of facts, as in ``core.doctor``, so that every fault ca
 """
 
 import math
-import re
 
 import msgspec
 
 from tidegate.core.doctor import MachineFinding
-from tidegate.core.sizing.accelerators import ACCELERATORS, Accelerator
-from tidegate.core.sizing.learner import Training, layer_flops
+from tidegate.core.sizing.accelerators import Accelerator
+from tidegate.core.sizing.learner import Training, flop_utilisation
 
 # Mean absolute difference of logprobs (nats) between a device and the CPU. In float32 it comes from the order of sums;
 # bfloat16 has eight bits, and a vLLM server's good updates differ by up to 0.11 (docs/engines.md).
@@ -169,18 +168,10 @@ def check_mismatch(facts: SmokeFacts) -> MachineFinding:
     )
 
 
-def accelerator_of(device_name: str, memory_bytes: float) -> Accelerator | None:
-    """The GPU that torch's name means, with the memory nearest to its own; None for one that plans do not know."""
-    words = set(re.findall(r"[a-z0-9]+", device_name.lower()))
-    named = [gpu for gpu in ACCELERATORS.values() if gpu.name.partition("-")[0].lower() in words]
-    return min(named, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes), default=None)
-
-
 def check_utilisation(facts: SmokeFacts, training: Training, gpu: Accelerator | None) -> MachineFinding:
     """The share of a GPU's peak that an update reaches (model FLOP utilisation), of the completions' tokens alone.
 
-    Source of the operations: Kaplan 2020, section 2.1 (``core.sizing.learner.layer_flops``). It never fails: a model as
-    small as this one keeps no GPU busy.
+    It never fails: a model as small as this one keeps no GPU busy.
     """
     check = "smoke utilisation"
     if not facts.update_s:
@@ -189,9 +180,9 @@ def check_utilisation(facts: SmokeFacts, training: Training, gpu: Accelerator | 
     text = f"{rate:,.0f} trained tokens/s, {rate / facts.ranks:,.0f} a rank"
     if gpu is None:
         return MachineFinding(check, "skip", f"{text}; no share of a peak, as plans know none of this device")
-    passes = math.ceil(facts.update_tokens / facts.ranks / training.tokens_in_pass)
-    peak = gpu.peak_flops(width_bytes=training.width_bytes)
-    share = rate / facts.ranks * layer_flops(training, passes=passes) / peak
+    # As many ranks as the run had, whatever the training was planned with.
+    training = msgspec.structs.replace(training, ranks=facts.ranks)
+    share = flop_utilisation(training, gpu, tokens=facts.update_tokens, seconds=facts.update_s)
     return MachineFinding(check, "pass", f"{text}; {share:.1%} of the peak of {gpu.name} (MFU)")
 
 

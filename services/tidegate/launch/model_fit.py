@@ -1,46 +1,23 @@
 """Refuses a run whose model cannot be trained here, or in the learner's pods, before anything of it starts."""
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, cast
 
 import psutil
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.sizing.fitting import Misfit, does_not_fit_device
-from tidegate.core.sizing.learner import CUDA_RESERVE_BYTES, PROCESS_BYTES, Training
+from tidegate.core.sizing.learner import CUDA_RESERVE_BYTES, PROCESS_BYTES, WIDTHS, Training
 from tidegate.core.sizing.learner_room import LearnerRoom, does_not_fit_room
-from tidegate.core.sizing.shapes import ModelShape, shape_of_config
+from tidegate.core.sizing.shapes import ModelShape
 from tidegate.launch.preflight import PreflightError
 from tidegate.launch.run_plan import RunPlan
-from tidegate.models.model_folder import CONFIG_FILE
+from tidegate.models.model_folder import CONFIG_FILE, shape_of_folder
 
 NVIDIA_SMI = "nvidia-smi"
 # A driver that does not answer within it is judged as none; the learner itself reports it then.
 DRIVER_DEADLINE_S = 10.0
-WIDTHS = {"float32": 4, "bfloat16": 2}
-
-
-def shape_of_folder(folder: Path) -> ModelShape:
-    """The shape of the model in a folder.
-
-    Raises:
-        ConfigError: it has no config.json, or one that describes no decoder-only language model.
-    """
-    path = folder / CONFIG_FILE
-    try:
-        config: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path} cannot be read",
-            why=str(error),
-            fix="give the folder of a pretrained model, or a size such as 7b",
-        ) from error
-    if not isinstance(config, dict):
-        raise ConfigError(f"{path} holds no object", fix="give the folder of a pretrained model")
-    return shape_of_config(cast("dict[str, Any]", config), name=folder.name)
 
 
 def least_training(plan: RunPlan, shape: ModelShape) -> Training:

@@ -35,6 +35,7 @@ from tidegate.learner.rollback import ROLLBACK_FILE, Rollback, RollbackFile, Rol
 from tidegate.learner.startup import start
 from tidegate.learner.state import OutdatedTrajectory, TrainingProgress, next_version
 from tidegate.learner.training_batch import TrainingBatch
+from tidegate.learner.update_speed import UpdateSpeed
 from tidegate.learner.warmup_record import WarmupRecord
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled
@@ -65,6 +66,7 @@ class Learner:
         folder: CheckpointFolder,
         reporter: StepReporter,
         make_first_policy: Callable[[], WarmupRecord | None],
+        speed: UpdateSpeed,
     ) -> None:
         self._context = context
         self._config = config
@@ -74,6 +76,7 @@ class Learner:
         self._folder = folder
         self._reporter = reporter
         self._make_first_policy = make_first_policy
+        self._speed = speed
         self._store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._weights = WeightDistributionClient(context.channel("weight_distribution"))
         self._committer = StepCommitter(context, self._store, self._weights)
@@ -292,7 +295,10 @@ class Learner:
         step = Step(
             progress=self._progress,
             batch=batch,
-            metrics=updated.metrics,
+            metrics={
+                **updated.metrics,
+                **self._speed.figures(updated.metrics, seconds=finished_at_s - started_at_s),
+            },
             response=response,
             started_at_s=started_at_s,
             finished_at_s=finished_at_s,

@@ -39,12 +39,14 @@ from tidegate.learner.reporting import StepReporter
 from tidegate.learner.servicer import LearnerServicer
 from tidegate.learner.steps_log import STEPS_FILE, StepsLog
 from tidegate.learner.trajectory_batches import TrajectorySupply
+from tidegate.learner.update_speed import UpdateSpeed, find_update_speed
 from tidegate.learner.warmup import WarmupProgress
 from tidegate.learner.warmup_record import WarmupRecord
 from tidegate.models.model_folder import base_digest
 from tidegate.runtime.config import Settings
 from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.drain import Drain
+from tidegate.runtime.gpu_statistics import with_gpu_statistics
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.service_credentials import accepted_tokens, channels_of
 from tidegate.runtime.settings_loop import follow_settings
@@ -71,6 +73,7 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
         local = open_trainer(TrainerSetting(settings, config, device, description=description))
     else:
         local, group = await asyncio.to_thread(join_ranks, member, config, settings, description)
+        device = group.device
     leading = None if group is None else LeadingTrainer(local, group, stats=context.stats)
     num_ranks = 1 if group is None else group.count
     _notice_ranks(context, config, num_ranks=num_ranks)
@@ -114,7 +117,10 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
         folder=folder,
         log=log,
         make_first_policy=make_first_policy,
+        speed=find_update_speed(settings, config, device=device, ranks=num_ranks),
     )
+    if device.type == "cuda":
+        parts = await with_gpu_statistics(parts, context)
     return parts if leading is None else _with_ranks(parts, leading, context)
 
 
@@ -166,6 +172,7 @@ def assemble(
     folder: CheckpointFolder,
     log: StepsLog,
     make_first_policy: Callable[[], WarmupRecord | None],
+    speed: UpdateSpeed,
 ) -> ServiceParts:
     """The parts of a learner around a trainer; the parts close ``log``."""
     learner = Learner(
@@ -176,6 +183,7 @@ def assemble(
         folder=folder,
         reporter=StepReporter(context, log),
         make_first_policy=make_first_policy,
+        speed=speed,
     )
 
     async def close() -> None:

@@ -2,12 +2,13 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import xxhash
 
 from tidegate.core.errors import ConfigError, CorruptionError
+from tidegate.core.sizing.shapes import ModelShape, shape_of_config
 from tidegate.models.safetensors_header import read_header
 from tidegate.models.smollm2 import SMOLLM2, make_smollm2_folder
 
@@ -88,6 +89,26 @@ def check_files(folder: Path) -> int:
                 fix="copy the whole folder again",
             )
     return sum(_checked_size(folder / name) for name in sorted(files))
+
+
+def shape_of_folder(folder: Path) -> ModelShape:
+    """The shape of the model in a folder.
+
+    Raises:
+        ConfigError: it has no config.json, or one that describes no decoder-only language model.
+    """
+    path = folder / CONFIG_FILE
+    try:
+        config: Any = msgspec.json.decode(path.read_bytes())
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(
+            f"{path} cannot be read",
+            why=str(error),
+            fix="give the folder of a pretrained model, or a size such as 7b",
+        ) from error
+    if not isinstance(config, dict):
+        raise ConfigError(f"{path} holds no object", fix="give the folder of a pretrained model")
+    return shape_of_config(cast("dict[str, Any]", config), name=folder.name)
 
 
 def _read_json(path: Path, kind: type[Any]) -> Any:

@@ -185,6 +185,20 @@ def test_statistics_of_a_saturated_inference_service_make_it_the_bottleneck_of_a
     assert diagnose(signals).bottleneck == "inference"
 
 
+def test_gpus_of_services_become_signals() -> None:
+    seen = Observations(window_s=10.0)
+    for tick in range(21):
+        now_s = 0.5 * tick
+        seen.put(report("learner", now_s, gpus=2.0, gpu_busy_s_total=0.3 * now_s, mfu=0.2), now_s=now_s)
+        for instance in ("actor-0", "actor-1"):
+            seen.put(report(instance, now_s, gpus=1.0, gpu_busy_s_total=0.9 * now_s), now_s=now_s)
+    signals = signals_of(seen, RUN_FILE, StreamBacklog(), group_size=1, now_s=10.0)
+    assert (signals.learner_gpus, signals.actor_gpus) == (2, 2)
+    assert signals.learner_gpu_busy_ratio == pytest.approx(0.3, abs=0.01)
+    assert signals.actor_gpu_busy_ratio == pytest.approx(0.9, abs=0.01)
+    assert signals.learner_mfu == 0.2
+
+
 def test_pause_explains_itself_in_the_signals() -> None:
     limits = decided(pause=Pause(paused=True, reason="upgrade", by="ana")).limits
     signals = signals_of(loop_at_work(), limits, StreamBacklog(), group_size=1, now_s=10.0)

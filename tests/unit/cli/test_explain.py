@@ -46,6 +46,16 @@ def test_explain_shows_the_recommended_number_of_actors_where_one_is_made() -> N
     assert "scale" not in shown(window())
 
 
+def test_explain_shows_gpus_where_there_are_any() -> None:
+    assert "gpu" not in shown(window())
+    text = shown(window(learner_gpus=2, learner_gpu_busy_ratio=0.31, learner_mfu=0.125))
+    rows = dict(line.rsplit(maxsplit=1) for line in text.splitlines() if line.startswith("learner"))
+    shown_now = {name.strip(): value for name, value in rows.items()}
+    assert shown_now["learner gpu busy ratio"] == "31%"
+    assert shown_now["learner mfu"] == "12%"
+    assert "actor gpu" not in text
+
+
 def test_explain_names_dearer_fixes_behind_the_best() -> None:
     text = shown(window(max_lag=0, learner_idle_ratio=0.5, actor_wait_task_ratio=0.5))
     fix, *others = [line for line in text.splitlines() if line.startswith(("fix", "or "))]

@@ -362,3 +362,25 @@ def test_fix_names_objects_of_the_release_in_a_cluster_and_nothing_of_a_laptop(
     assert (there.bottleneck, there.sentence) == (here.bottleneck, here.sentence)
     assert "kubectl" not in advise(window(**changes)).sentence
     assert advise(window(**changes), workloads=CLUSTER).sentence != advise(window(**changes)).sentence
+
+
+# -- GPUs --------------------------------------------------------------------------------------------------------------
+
+LEARNER_BOUND = {"learner_idle_ratio": 0.02, "available": 40.0, "actor_wait_task_ratio": 0.3}
+
+
+def test_learner_whose_gpus_mostly_wait_needs_larger_passes_and_no_faster_gpu() -> None:
+    diagnosis = found(**LEARNER_BOUND, learner_gpus=2, learner_gpu_busy_ratio=0.31)
+    assert diagnosis.lever == "learner"
+    assert "learner.pass_tokens" in diagnosis.fix
+    assert "run kernels 31% of the time" in diagnosis.fix
+
+
+def test_learner_whose_gpus_are_busy_needs_more_of_them() -> None:
+    diagnosis = found(**LEARNER_BOUND, learner_gpus=2, learner_gpu_busy_ratio=0.85, learner_mfu=0.34)
+    assert "learner.ranks" in diagnosis.fix
+    assert "85% of the time and reach 34% of their peak" in diagnosis.fix
+
+
+def test_learner_without_a_gpu_may_get_one() -> None:
+    assert "a GPU, or cores" in found(**LEARNER_BOUND).fix

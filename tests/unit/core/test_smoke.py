@@ -11,7 +11,7 @@ from tidegate.core.doctor import MachineFinding
 from tidegate.core.sizing.accelerators import ACCELERATORS
 from tidegate.core.sizing.learner import Training, layer_flops
 from tidegate.core.sizing.shapes import SHAPES
-from tidegate.core.smoke import NumberFacts, SmokeFacts, accelerator_of, check_utilisation, smoke_findings
+from tidegate.core.smoke import NumberFacts, SmokeFacts, check_utilisation, smoke_findings
 
 H100 = ACCELERATORS["H100-80"]
 TRAINING = Training(SHAPES["0.5b"], length=512)
@@ -114,23 +114,5 @@ def test_utilisation_is_operations_over_the_peak_of_the_ranks() -> None:
     assert f"{expected:.1%} of the peak of H100-80" in check_utilisation(RUN, TRAINING, H100).found
 
 
-@pytest.mark.parametrize(
-    ("name", "gib", "kind"),
-    [
-        ("NVIDIA H100 80GB HBM3", 79.6, "H100-80"),
-        ("NVIDIA A100-SXM4-40GB", 39.5, "A100-40"),
-        ("NVIDIA A100-SXM4-80GB", 79.2, "A100-80"),
-        ("NVIDIA L4", 22.5, "L4-24"),
-        ("NVIDIA L40S", 44.9, "L40S-48"),
-        ("NVIDIA H200", 139.8, "H200-141"),
-    ],
-)
-def test_gpu_is_known_by_torchs_name_and_its_memory(name: str, gib: float, kind: str) -> None:
-    gpu = accelerator_of(name, gib * 2**30)
-    assert gpu is not None
-    assert gpu.name == kind
-
-
 def test_gpu_that_plans_do_not_know_has_no_peak() -> None:
-    assert accelerator_of("NVIDIA GeForce RTX 3090", 24 * 2**30) is None
     assert check_utilisation(RUN, TRAINING, None).outcome == "skip"

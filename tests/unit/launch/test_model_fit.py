@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from tidegate.core.errors import ConfigError
 from tidegate.core.sizing.accelerators import ACCELERATORS
 from tidegate.core.sizing.learner import Training
 from tidegate.core.sizing.learner_room import LearnerRoom
 from tidegate.core.sizing.shapes import SHAPES
 from tidegate.launch import model_fit
-from tidegate.launch.model_fit import check_model_fits, least_training, misfit_here, shape_of_folder
+from tidegate.launch.model_fit import check_model_fits, least_training, misfit_here
 from tidegate.launch.preflight import PreflightError
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_plan import RunPlan
+from tidegate.models.model_folder import shape_of_folder
 
 QWEN_7B: dict[str, Any] = {
     "model_type": "qwen2",
@@ -43,14 +43,6 @@ def plan_of(path: str, **policy: Any) -> RunPlan:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "config.json").write_text(json.dumps(QWEN_7B), encoding="utf-8")
     return tmp_path
-
-
-def test_folder_without_a_readable_config_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"config\.json"):
-        shape_of_folder(tmp_path)
-    (tmp_path / "config.json").write_text("[1]", encoding="utf-8")
-    with pytest.raises(ConfigError, match="holds no object"):
-        shape_of_folder(tmp_path)
 
 
 def test_least_memory_of_a_run_is_that_of_one_text_as_long_as_its_sampler_allows(folder: Path) -> None:

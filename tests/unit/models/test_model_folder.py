@@ -6,7 +6,14 @@ import pytest
 
 from tests.unit.models.tiny_llama import make_folder
 from tidegate.core.errors import ConfigError
-from tidegate.models.model_folder import CONFIG_FILE, INDEX_FILE, base_digest, check_files, folder_digest
+from tidegate.models.model_folder import (
+    CONFIG_FILE,
+    INDEX_FILE,
+    base_digest,
+    check_files,
+    folder_digest,
+    shape_of_folder,
+)
 
 
 def test_digest_of_an_adapter_base_covers_weights_and_config(tmp_path: Path) -> None:
@@ -70,3 +77,11 @@ def test_config_that_names_no_model_is_refused(tmp_path: Path, config: str) -> N
     (folder / CONFIG_FILE).write_text(config, encoding="utf-8")
     with pytest.raises(ConfigError, match=r"config.json of policy.path cannot be read"):
         check_files(folder)
+
+
+def test_folder_without_a_readable_config_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        shape_of_folder(tmp_path)
+    (tmp_path / "config.json").write_text("[1]", encoding="utf-8")
+    with pytest.raises(ConfigError, match="holds no object"):
+        shape_of_folder(tmp_path)

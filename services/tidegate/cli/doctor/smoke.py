@@ -14,9 +14,10 @@ import yaml
 
 from tidegate.cli.doctor.smoke_run import run_smoke
 from tidegate.core.doctor import GpuFacts, MachineFinding
+from tidegate.core.sizing.accelerators import accelerator_of
 from tidegate.core.sizing.learner import Training
 from tidegate.core.sizing.shapes import SHAPES, ModelShape
-from tidegate.core.smoke import NumberFacts, SmokeFacts, accelerator_of, smoke_findings
+from tidegate.core.smoke import NumberFacts, SmokeFacts, smoke_findings
 
 # What makes a model and trains it.
 PACKAGES = ("torch", "transformers")

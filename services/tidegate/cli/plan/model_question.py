@@ -5,10 +5,10 @@ from pathlib import Path
 from tidegate.cli.plan.options import BalanceOptions, ModelOptions, RolloutOptions
 from tidegate.core.errors import ConfigError
 from tidegate.core.sizing.accelerators import parse_gpus, parse_tokens
-from tidegate.core.sizing.learner import Training
+from tidegate.core.sizing.learner import WIDTHS, Training
 from tidegate.core.sizing.plan import PlanRequest
 from tidegate.core.sizing.shapes import SHAPES, ModelShape, shape_by_name
-from tidegate.launch.model_fit import WIDTHS, shape_of_folder
+from tidegate.models.model_folder import shape_of_folder
 
 
 def ask_model(options: ModelOptions, *, balance: BalanceOptions, rollouts: RolloutOptions) -> PlanRequest:

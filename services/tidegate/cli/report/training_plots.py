@@ -80,6 +80,17 @@ CURVES = (
         {"mean": "completion_tokens_mean", "longest": "completion_tokens_max"},
     ),
     TrainingCurve(
+        "Tokens a second",
+        "That updates compute, prompts included, on all ranks together and while they compute.",
+        {"tokens/s": "update_tokens_per_s"},
+    ),
+    TrainingCurve(
+        "Model FLOP utilisation",
+        "Share of the GPUs' peak that updates reach: of the layers' operations alone, those computed again included.",
+        {"MFU": "mfu"},
+        percent=True,
+    ),
+    TrainingCurve(
         "Completions without a signal",
         "Share in groups whose rewards are equal: they teach nothing.",
         {"equal rewards": "zero_signal_fraction"},
@@ -97,7 +108,12 @@ CURVES = (
     ),
 )
 # Facts of an update that are no curve of training, or stand elsewhere in the report.
-_NO_CURVE = frozenset({"reward_mean", "gradient_steps", "send_s", "reduce_s", "compute_s"})
+_NO_CURVE = frozenset(
+    {
+        *("reward_mean", "gradient_steps", "send_s", "reduce_s", "compute_s"),
+        *("update_tokens", "text_tokens_mean"),
+    }
+)
 
 
 def training_plots(run: RunData) -> list[Plot]:

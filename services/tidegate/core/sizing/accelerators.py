@@ -43,6 +43,13 @@ ACCELERATORS: dict[str, Accelerator] = {
 }
 
 
+def accelerator_of(device_name: str, memory_bytes: float) -> Accelerator | None:
+    """The GPU that torch's name means, with the memory nearest to its own; None for one that plans do not know."""
+    words = set(re.findall(r"[a-z0-9]+", device_name.lower()))
+    named = [gpu for gpu in ACCELERATORS.values() if gpu.name.partition("-")[0].lower() in words]
+    return min(named, key=lambda gpu: abs(gpu.memory_bytes - memory_bytes), default=None)
+
+
 class Gpus(msgspec.Struct, frozen=True):
     """A number of equal GPUs."""
 

@@ -3,12 +3,16 @@
 Units: bytes, tokens, seconds. A pass is what is differentiated at once: ``pass_tokens``, or one text if that is longer.
 """
 
+import math
+
 import msgspec
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.sizing.accelerators import Accelerator
 from tidegate.core.sizing.shapes import ModelShape
 
+# Bytes of a number, by ``policy.dtype``.
+WIDTHS = {"float32": 4, "bfloat16": 2}
 # Elements of logits in memory at once, as ``models.completion_batch`` divides them.
 LOGITS_MAX = 1 << 24
 # Logits, their logarithms, and the gradients of both, in float32.
@@ -192,6 +196,20 @@ def layer_flops(training: Training, *, passes: int) -> float:
     forward = 2.0 * shape.matrices + 2.0 * shape.num_layers * shape.query_width * training.length
     backward = forward if training.lora_rank else 2.0 * forward
     return forward * (2.0 if passes > 1 else 1.0) + backward
+
+
+def flop_utilisation(training: Training, gpu: Accelerator, *, tokens: float, seconds: float) -> float:
+    """Share of the peak of its GPUs (one a rank) that an update of ``tokens`` reached: its MFU, as plans take it.
+
+    Of the layers' operations, those that are computed again included, and of all of the update's time; the head's
+    operations are not counted. Prompts and completions are ``tokens``, and each attends to a text of mean length.
+    """
+    if seconds <= 0.0:
+        return 0.0
+    per_rank = tokens / training.ranks
+    passes = math.ceil(per_rank / training.tokens_in_pass)
+    peak = gpu.peak_flops(width_bytes=training.width_bytes)
+    return per_rank * layer_flops(training, passes=passes) / (peak * seconds)
 
 
 def learner_rate(training: Training, gpu: Accelerator, *, mfu: float, passes: int = 2) -> LearnerRate:

@@ -140,7 +140,7 @@ class LanguageModelTrainer:
         if equals_teach or (len(signal_B) and not settings.drop_zero_signal):
             signal_B = torch.arange(num_rows, device=self._device)
         if not len(signal_B):
-            return {**metrics, "loss": 0.0, "ess": 1.0, "clipped_fraction": 0.0}
+            return {**metrics, "loss": 0.0, "ess": 1.0, "clipped_fraction": 0.0, "update_tokens": 0.0}
         step = _Step(
             batch,
             rows_B=signal_B,
@@ -149,6 +149,7 @@ class LanguageModelTrainer:
             version_step=(number - 1) // self._updates_per_version,
             objective=self._objective if settings.is_own else None,
         )
+        metrics |= text_lengths(step.completions)
         # Later ones of a version measure what its first update changed, at every lag.
         is_first = (number - 1) % self._updates_per_version == 0
         parts = minibatch_rows(
@@ -328,6 +329,15 @@ def completion_lengths(mask_BT: Tensor) -> dict[str, float]:
     return {
         "completion_tokens_mean": float(lengths_B.float().mean()),
         "completion_tokens_max": float(lengths_B.max()),
+    }
+
+
+def text_lengths(completions: CompletionBatch) -> dict[str, float]:
+    """Tokens that an update computes, each prompt once, and the mean of a text: a prompt with one completion."""
+    prompts_B = completions.prompt_lengths_G[completions.group_index_B]
+    return {
+        "update_tokens": float(completions.prompt_lengths_G.sum() + completions.lengths_B.sum()),
+        "text_tokens_mean": float((prompts_B + completions.lengths_B).float().mean()),
     }
 
 

@@ -142,6 +142,7 @@ class RankGroup:
 
     @contextmanager
     def _exchange(self, what: str) -> Generator[None]:
+        _finish_computing(self.device)
         started_s = time.perf_counter()
         self._notice_computation(started_s - self._exchanged_at_s)
         try:
@@ -169,6 +170,15 @@ class RankGroup:
             rank_timeout_s=self.timeout_s,
             fix=f"set learner.rank_timeout_s to {3 * seconds:.0f} or more",
         )
+
+
+def _finish_computing(device: torch.device) -> None:
+    """Wait for the kernels that this rank launched, which an exchange waits for in any case (``NCCL_ENVIRONMENT``).
+
+    Launching returns at once: without it their time would count as that of the exchange.
+    """
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
 
 
 def _board() -> NoticeBoard:

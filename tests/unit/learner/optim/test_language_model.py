@@ -67,7 +67,19 @@ def test_rewarded_completions_become_likelier_against_the_others_of_their_group(
             "learning_rate",
         ),
         *("reward_mean", "zero_signal_fraction", "completion_tokens_mean", "completion_tokens_max"),
+        *("update_tokens", "text_tokens_mean"),
     }
+
+
+def test_update_counts_the_tokens_that_it_computes_each_prompt_once() -> None:
+    made = trainer()
+    learns = group("a", "1+2=", [("3", 1.0), ("12", 0.0)], at=version(0))
+    flat = group("b", "4+4=", [("8", 1.0), ("8", 1.0)], at=version(0))
+    metrics = made.update(made.prepare([*learns, *flat]), number=1)
+    # A prompt of 5 tokens with its beginning, and completions of 2 and 3 with their ends.
+    assert metrics["update_tokens"] == 5 + 2 + 3
+    assert metrics["text_tokens_mean"] == (7 + 8) / 2
+    assert made.update(made.prepare(flat), number=2)["update_tokens"] == 0.0
 
 
 def test_batch_without_any_signal_changes_nothing_and_still_counts() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,22 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return lost_ranks(EmptyBoard(), rank=rank, count=count, wait_s=0.0)
 
     monkeypatch.setattr(group_module, "lost_ranks", notice)
+    monkeypatch.setattr(torch.cuda, "current_stream", stream_that(lambda: None))
     return made
+
+
+class FakeStream:
+    """A stream of a device, which ``finish``es its kernels when it is waited for."""
+
+    def __init__(self, finish: Callable[[], None]) -> None:
+        self._finish = finish
+
+    def synchronize(self) -> None:
+        self._finish()
+
+
+def stream_that(finish: Callable[[], None]) -> Callable[[torch.device], FakeStream]:
+    return lambda _device: FakeStream(finish)
 
 
 def open_group(*, timeout_s: float = 7.0) -> RankGroup:
@@ -145,6 +161,28 @@ def test_gradient_step_near_the_timeout_is_told_with_the_value_to_set(
     (line,) = [line for line in logs if line["event"] == "rank_timeout_short"]
     assert (line["computed_s"], line["rank_timeout_s"]) == (70.0, 100.0)
     assert line["fix"] == "set learner.rank_timeout_s to 210 or more"
+
+
+@pytest.mark.usefixtures("nccl")
+def test_time_of_launched_kernels_is_not_that_of_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, kernels_s = 1_000.0, 0.0
+
+    def finish() -> None:
+        nonlocal now_s, kernels_s
+        now_s, kernels_s = now_s + kernels_s, 0.0
+
+    def all_reduce(tensor: object, **settings: object) -> None:
+        nonlocal now_s
+        finish()  # as NCCL does, which waits for the stream
+        now_s += 0.5
+
+    monkeypatch.setattr(group_module.time, "perf_counter", lambda: now_s)
+    monkeypatch.setattr(dist, "all_reduce", all_reduce)
+    group = open_group()
+    monkeypatch.setattr(torch.cuda, "current_stream", stream_that(finish))
+    kernels_s = 4.0
+    group.add_up([torch.zeros(1)])
+    assert group.waited_s == 0.5
 
 
 def test_default_timeout_is_longer_than_a_backward_pass_of_a_large_batch() -> None:
