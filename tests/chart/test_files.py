@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,31 @@ def mount(objects: list[Manifest], pod: Manifest) -> Path:
             base64.b64decode(source["binaryData"][item["key"]]) if text is None else text.encode()
         )
     return Path(place["mountPath"])
+
+
+def test_sections_that_pods_do_not_follow_are_refused_and_left_out_by_the_options_that_it_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_file = tmp_path / "run.yaml"
+    document = {
+        "run": "cartpole",
+        "workload": {"kind": "segments", "env": "CartPole-v1"},
+        "policy": {"kind": "mlp"},
+        "batch_size": 4,
+        "backup": "s3://bucket/place",
+        "track": ["tensorboard"],
+        "notify": {"url": "https://hooks.example/x"},
+    }
+    run_file.write_text(yaml.safe_dump(document))
+    assert run(["chart", str(run_file)]) == 2
+    said = capsys.readouterr().err
+    assert "has backup and track and notify, which no pod follows" in said
+    options = re.findall(r"--set [a-z]+=\S+", said)
+    assert len(options) == 3
+    given = [word for option in options for word in option.split()]
+    assert run(["chart", str(run_file), *given, "-o", str(tmp_path / "values.yaml")]) == 0
+    values = yaml.safe_load((tmp_path / "values.yaml").read_text())
+    assert named(render(values=values), "ConfigMap", "t-run")
 
 
 def test_pods_that_load_files_have_them_as_they_are_on_the_laptop(values: dict[str, Any]) -> None:

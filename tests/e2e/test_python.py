@@ -63,7 +63,9 @@ def test_callback_sees_each_update_and_ends_the_run(tmp_path: Path) -> None:
     assert told.checkpoints
     assert told.checkpoints[0].folder.parent == tmp_path / "run" / "learner" / "checkpoints"
     assert [end.ended_by for end in told.ends] == ["interrupted"]
+    # Those of the drain included.
     assert steps == list(range(1, len(steps) + 1))
+    assert steps == [update["step"] for update in run.updates()]
     assert run.summary is not None
     assert run.summary["ended_by"] == "interrupted"
     assert run.audit().balanced

@@ -118,6 +118,9 @@ def _train(
         arguments += [] if time_limit is None else ["--for", time_limit]
         with _platform(arguments) as (process, lines):
             _follow(process, events, listeners, stop=stop)
+        for event in events.new():  # of the drain: it is over whatever a listener says
+            for listener in listeners:
+                told(listener, event)
         for listener in listeners:
             told(listener, events.end(now_s=time.time()))
     if _written_at(where) == summary_before:

@@ -9,8 +9,12 @@ import typer
 import yaml
 
 from tidegate.cli.run_argument import SetOption
+from tidegate.core.errors import ConfigError
 from tidegate.launch.carried_files import CarriedFile, carried, files_of
 from tidegate.launch.run_file import read_document, read_run_file
+
+# Sections of `tidegate up` on one machine, by what leaves them out; the chart's templates refuse the same ones.
+ONE_MACHINE = {"backup": "null", "track": "[]", "notify": "null", "callbacks": "[]"}
 
 
 def chart(
@@ -26,6 +30,7 @@ def chart(
     read-only and hold against their digests. Together at most 1 MB, and 160 kB compressed; more needs a volume.
     """
     document, plan = read_document(run, set_ or []), read_run_file(run, set_ or [])
+    check_for_pods(document, source=run)
     files = carried(files_of(plan))
     text = values_of(document, files)
     if output is None:
@@ -43,6 +48,22 @@ def values_of(document: dict[str, Any], files: list[CarriedFile]) -> str:
         values["run"] = {key: value for key, value in document.items() if key != "files_dir"}
         values["files"] = {"contents": [msgspec.to_builtins(each) for each in files]}
     return yaml.dump(values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)
+
+
+def check_for_pods(document: dict[str, Any], *, source: Path) -> None:
+    """Refuse what pods would not follow, as helm does.
+
+    Raises:
+        ConfigError: the run file has sections of ``tidegate up`` on one machine.
+    """
+    found = [name for name in ONE_MACHINE if document.get(name)]
+    if found:
+        empty = " ".join(f"--set {name}={ONE_MACHINE[name]}" for name in found)
+        raise ConfigError(
+            f"{source} has {' and '.join(found)}, which no pod follows",
+            why="they are of `tidegate up` on one machine, and helm refuses the values",
+            fix=f"leave them out of the values: {empty} (docs/kubernetes.md names what a cluster has instead)",
+        )
 
 
 class _Dumper(yaml.SafeDumper):

@@ -95,14 +95,15 @@ def _print_ended(folder: Path, *, json: bool) -> None:
             why="its supervisor ended before it wrote one",
             fix=f"resume it with `tidegate up RUN --dir {folder}`, or check it with `tidegate audit --dir {folder}`",
         )
+    backup = backup_sentence(read_state(folder), running=False, now_s=time.time())
     if json:
-        sys.stdout.write(msgspec.json.encode({"running": False, **summary}).decode() + "\n")
+        sys.stdout.write(msgspec.json.encode({"running": False, "backup": backup, **summary}).decode() + "\n")
         return
     sys.stdout.write(
         f"{summary['run_id']} ended after {summary['elapsed_s']:.0f} s ({summary['ended_by']});"
         f" see {folder}/report.html\n"
     )
-    if backup := backup_sentence(read_state(folder), running=False, now_s=time.time()):
+    if backup:
         sys.stdout.write(f"backup: {backup}\n")
 
 

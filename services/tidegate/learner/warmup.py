@@ -68,16 +68,12 @@ class WarmupResult(msgspec.Struct, frozen=True):
 
 
 class FineTuned(msgspec.Struct, frozen=True):
-    """A pretrained model's held-out loss in nats a token, before and after ``steps``, and their tokens with a loss.
-
-    ``steps_taken`` includes those after the lowest loss, which were undone.
-    """
+    """A pretrained model's held-out loss in nats a token, before and after ``steps``, and their tokens with a loss."""
 
     loss_before: float
     loss_after: float
     steps: int
     tokens: int
-    steps_taken: int
 
 
 class _StepDone(msgspec.Struct, frozen=True):
@@ -246,24 +242,24 @@ def fine_tune(
             fix="check the folder of policy.path, or set policy.dtype to float32",
         )
     report(WarmupProgress(steps=0, loss=before, heldout_loss=before))
-    best = FineTuned(loss_before=before, loss_after=before, steps=0, tokens=0, steps_taken=0)
+    best = FineTuned(loss_before=before, loss_after=before, steps=0, tokens=0)
     kept: dict[str, Array] = model.to_arrays()
-    tokens, taken, num_worse = 0, 0, 0
+    tokens, num_worse = 0, 0
     for step in _steps(model, optimizer, draw, settings, learning_rate=learning_rate, between=between):
-        tokens, taken = tokens + step.tokens, step.number
+        tokens += step.tokens
         if not step.is_due:
             continue
-        loss = mean_loss(model, measured, between=partial(between, taken))
-        report(WarmupProgress(steps=taken, loss=step.loss, heldout_loss=loss))
+        loss = mean_loss(model, measured, between=partial(between, step.number))
+        report(WarmupProgress(steps=step.number, loss=step.loss, heldout_loss=loss))
         if loss < best.loss_after:  # never of one that is no number
-            best = msgspec.structs.replace(best, loss_after=loss, steps=taken, tokens=tokens)
+            best = msgspec.structs.replace(best, loss_after=loss, steps=step.number, tokens=tokens)
             kept, num_worse = model.to_arrays(), 0
         else:
             num_worse += 1
         if num_worse == settings.patience:
             break
     model.load_arrays(kept)
-    return msgspec.structs.replace(best, steps_taken=taken)
+    return best
 
 
 def check_some(examples: Sequence[object], heldout: Sequence[object]) -> None:
