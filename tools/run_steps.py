@@ -88,7 +88,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """Interrupt a target and its processes, so that tests stop what they started; kill what is left of its session."""
     with contextlib.suppress(ProcessLookupError, TimeoutError):
         os.killpg(process.pid, signal.SIGINT)
-        await asyncio.wait_for(process.wait(), timeout=GRACE_S)
+        async with asyncio.timeout(GRACE_S):
+            await process.wait()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()

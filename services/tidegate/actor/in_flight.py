@@ -13,6 +13,7 @@ from tidegate.actor.finished_work import FinishedWork
 from tidegate.actor.rollouts.outcomes import DroppedTask
 from tidegate.core.records import Task
 from tidegate.runtime.consumer import Delivery
+from tidegate.runtime.races import is_set_within
 
 
 class LeasedTask(msgspec.Struct, frozen=True, eq=False):
@@ -52,10 +53,7 @@ class InFlightTasks:
         self._room.clear()
         if self.room() > 0:
             return
-        try:
-            await asyncio.wait_for(self._room.wait(), timeout=timeout_s)
-        except TimeoutError:
-            return
+        await is_set_within(self._room, timeout_s=timeout_s)
 
     def take(self, leased: LeasedTask) -> bool:
         """Add a delivered task; False, without a change, when it is in flight already.

@@ -26,6 +26,7 @@ from tidegate.core.deliveries import fails_for_good, is_spent, spent_detail
 from tidegate.core.errors import DeadlineError, RecordError, TidegateError
 from tidegate.core.records import Task
 from tidegate.runtime.consumer import Delivery
+from tidegate.runtime.races import is_set_within
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.convert import task_from_bytes
 from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS, POOL
@@ -216,8 +217,7 @@ class WorkLoops:
                 return in_flight.start(chosen)
             started_at_s = clock.monotonic_s()
             waits_for = self._waits_for()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(in_flight.wakeup.wait(), timeout=WAKEUP_WAIT_S)
+            await is_set_within(in_flight.wakeup, timeout_s=WAKEUP_WAIT_S)
             if num_free > 0:
                 stats.add(waits_for, (clock.monotonic_s() - started_at_s) * num_free / self._runner.flows_max)
         return None

@@ -9,7 +9,6 @@ at the next tick.
 import asyncio
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from tidegate.core.pauses import Pause, declared_pause, explanation, request_pau
 from tidegate.core.slo import Verdict
 from tidegate.runtime.disk import disk_problem
 from tidegate.runtime.json_lines_file import JsonLinesFile
+from tidegate.runtime.races import is_set_within
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_reports import follow_stats
 from tidegate.wire.stats import ServiceStats
@@ -119,8 +119,7 @@ class Admission:
                 self.context.stats.add(statistics.PUBLISH_FAILURES)
                 self.context.log.warning("limits_not_published", error=str(error))
             await self._record(decision.limits, flow)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), timeout=self._config.tick_s)
+            await is_set_within(self._woken, timeout_s=self._config.tick_s)
 
     def decision(self) -> Decision:
         """The decision in force now."""

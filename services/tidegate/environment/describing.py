@@ -47,7 +47,8 @@ class EnvironmentAnswer:
         if self._found is None:
             raise ConfigError("This run steps no environment", why="its workload is text")
         try:
-            found = await asyncio.wait_for(asyncio.shield(self._found), timeout=ANSWER_WAIT_S)
+            async with asyncio.timeout(ANSWER_WAIT_S):
+                found = await asyncio.shield(self._found)
         except TimeoutError as error:
             raise UnavailableError(f"Environment {self._workload.env!r} is still being opened") from error
         if isinstance(found, TidegateError):

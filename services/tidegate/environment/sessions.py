@@ -256,7 +256,8 @@ class SessionTable:
         """The result of a call in a thread, which goes on there after the deadline."""
         deadline_s = self._limits.deadline_s * num_steps
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(running), timeout=deadline_s)
+            async with asyncio.timeout(deadline_s):
+                return await asyncio.wrap_future(running)
         except TimeoutError as error:
             raise DeadlineError(
                 f"{what} did not answer within {deadline_s:g} s",

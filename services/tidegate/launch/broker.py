@@ -22,6 +22,7 @@ from tidegate.wire.subjects import BROKER_PAYLOAD_BYTES_MAX
 
 READY_TIMEOUT_S = 20.0
 READY_POLL_S = 0.03
+GREETING_TIMEOUT_S = 1.0
 # More than all streams may hold together. Without it the server takes a share of the free disk as its limit and, on a
 # small disk, refuses to create streams that would never fill.
 FILE_STORE_BYTES_MAX = 8 << 30
@@ -142,7 +143,8 @@ async def _greets(port: int) -> bool:
     except OSError:
         return False
     try:
-        return (await asyncio.wait_for(reader.readline(), timeout=1.0)).startswith(b"INFO ")
+        async with asyncio.timeout(GREETING_TIMEOUT_S):
+            return (await reader.readline()).startswith(b"INFO ")
     except (OSError, TimeoutError):
         return False
     finally:

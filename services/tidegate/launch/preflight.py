@@ -97,7 +97,8 @@ class Preflight:
         """
         if self._found is None:
             try:
-                answer = await asyncio.wait_for(_read_to_end(self._answers), timeout=DEADLINE_S)
+                async with asyncio.timeout(DEADLINE_S):
+                    answer = await _read_to_end(self._answers)
             except TimeoutError as error:
                 raise PreflightError(
                     f"Environment {self._env_id!r} did not open, reset and step within {DEADLINE_S:g} s",

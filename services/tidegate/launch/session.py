@@ -40,6 +40,7 @@ from tidegate.launch.run_record import RunRecord
 from tidegate.launch.stats_subscription import StatsSubscription
 from tidegate.launch.target_check import TargetCheck
 from tidegate.launch.time_limit import TimeLimit
+from tidegate.runtime.races import is_set_within
 
 TICK_S = 0.25
 LEFTOVERS_TIMEOUT_S = 2.0
@@ -268,10 +269,7 @@ class _RunLoop:
         return None
 
     async def _sleep(self) -> None:
-        try:
-            await asyncio.wait_for(self._stop.asked.wait(), timeout=TICK_S)
-        except TimeoutError:
-            return
+        await is_set_within(self._stop.asked, timeout_s=TICK_S)
 
     def _show(self) -> None:
         session = self._session

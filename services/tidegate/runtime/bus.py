@@ -64,6 +64,7 @@ CONNECT_TIMEOUT_S = 30.0
 # Longer than the client's own limits of one connection.
 CONNECT_ATTEMPT_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 2.0
+FLUSH_TIMEOUT_S = 1.0
 # Headers of a refused message that are kept: the ids of a large group. A stream takes 64 KiB, with the reason.
 QUARANTINE_HEADER_BYTES_MAX = 48 * 1024
 # Streams are there before their consumers, so this is the time between the two, on a slow machine.
@@ -269,7 +270,8 @@ class Bus:
         """Flush what was sent and end the connection."""
         # Without a broker there is nothing to flush to; unacknowledged work is redelivered.
         with contextlib.suppress(TimeoutError, *SEND_ERRORS):
-            await asyncio.wait_for(self._client.flush(), timeout=1.0)
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await self._client.flush()
         await _end(self._client)
 
     # -- streams ---------------------------------------------------------------------------------------------------

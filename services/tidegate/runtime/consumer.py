@@ -18,6 +18,7 @@ from nats.aio.subscription import Subscription
 from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.client_tasks import SEND_ERRORS
 from tidegate.runtime.clock import Clock
+from tidegate.runtime.races import is_set_within
 from tidegate.runtime.subscribing import subscribe
 from tidegate.wire.subjects import DurableName
 
@@ -145,9 +146,7 @@ class Consumer:
             if self._ready or not self._waits:
                 continue
             pause_s = min(deadline_s, self._expires_at_s) - now_s if self._credits else PAUSE_S
-            try:
-                await asyncio.wait_for(self._arrived.wait(), timeout=max(pause_s, 0.001))
-            except TimeoutError:
+            if not await is_set_within(self._arrived, timeout_s=max(pause_s, 0.001)):
                 self._refused = False
         taken = [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
         return [Delivery(self._client, message) for message in taken]

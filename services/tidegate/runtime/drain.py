@@ -2,6 +2,8 @@
 
 import asyncio
 
+from tidegate.runtime.races import is_set_within
+
 
 class Drain:
     """Set once, never cleared. Loops check ``requested`` between pieces of work and wait through ``sleep``."""
@@ -24,10 +26,4 @@ class Drain:
 
     async def sleep(self, seconds: float) -> bool:
         """Sleep, but wake when draining is requested; returns whether it was."""
-        if self._event.is_set():
-            return True
-        try:
-            await asyncio.wait_for(self._event.wait(), timeout=seconds)
-        except TimeoutError:
-            return False
-        return True
+        return await is_set_within(self._event, timeout_s=seconds)

@@ -5,11 +5,11 @@ that the subscription misses comes with the next read of the stream.
 """
 
 import asyncio
-import contextlib
 
 from tidegate.catalogue import process
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import PolicyVersion
+from tidegate.runtime.races import is_set_within
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.announcement import Announcement
 
@@ -56,8 +56,7 @@ class PolicyWatch:
                     self._take(stored.data)
             seen = self._head
             if not self._drain.requested:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._refresh.wait(), timeout=REFRESH_S)
+                await is_set_within(self._refresh, timeout_s=REFRESH_S)
         waker.cancel()
 
     async def _refresh_when_draining(self) -> None:
@@ -70,11 +69,7 @@ class PolicyWatch:
         while self._head is None or self._head.version == than:
             self._changed.clear()
             remaining_s = deadline_s - asyncio.get_running_loop().time()
-            if remaining_s <= 0:
-                return None
-            try:
-                await asyncio.wait_for(self._changed.wait(), timeout=remaining_s)
-            except TimeoutError:
+            if not await is_set_within(self._changed, timeout_s=remaining_s):
                 return None
         return self._head
 

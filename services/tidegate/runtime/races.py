@@ -35,11 +35,27 @@ async def run_until(stop: Coroutine[Any, Any, object], work: Awaitable[T]) -> T 
     return working.result()
 
 
+async def is_set_within(event: asyncio.Event, *, timeout_s: float) -> bool:
+    """Whether an event is set now or within ``timeout_s``.
+
+    Not by ``asyncio.wait_for``, which in Python 3.11 drops a cancellation that comes at the moment of its own result: a
+    call whose caller went away would go on, and a cancelled loop would not end.
+    """
+    if event.is_set() or timeout_s <= 0:
+        return event.is_set()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
 async def ended_within(attempt: Coroutine[Any, Any, T], *, timeout_s: float) -> T:
     """The result of an attempt, which has ended when this returns: it is cancelled until it has.
 
-    Python 3.11's ``wait_for`` drops a cancellation that comes at the moment of its own result, so that a library that
-    waits by it may try again without end after the one cancellation of ``asyncio.timeout``.
+    A library that waits by ``asyncio.wait_for`` may drop the one cancellation of ``asyncio.timeout`` (see
+    ``is_set_within``), and try again without end.
 
     Raises:
         TimeoutError: it took longer.

@@ -223,7 +223,8 @@ class Connection:
 
         self._send(happen)
         try:
-            return await asyncio.wait_for(answer, timeout=timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await answer
         except TimeoutError as error:
             raise nats.errors.TimeoutError from error
 

@@ -14,6 +14,7 @@ from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle import ProcessPorts, ServiceLifecycle
+from tidegate.runtime.races import is_set_within
 from tidegate.runtime.service import Channels, Loop, ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.telemetry import Telemetry
 from tidegate.sim.broker import SimulatedBroker
@@ -154,8 +155,7 @@ class Host:
             return
         self._note("process_terminated")
         process.run(self._drain.request)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(gone.wait(), timeout=self._world.settings.drain_timeout_s + STOP_GRACE_S)
+        await is_set_within(gone, timeout_s=self._world.settings.drain_timeout_s + STOP_GRACE_S)
         if self.process is process:
             await self.kill()
 

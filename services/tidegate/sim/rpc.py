@@ -175,7 +175,8 @@ class Switchboard:
             on_lost=call.break_off,
         )
         try:
-            return await asyncio.wait_for(call.answer, timeout=timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await call.answer
         except TimeoutError as error:
             raise rpc_error(grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed") from error
         except asyncio.CancelledError:

@@ -32,7 +32,7 @@ from tidegate.core.mixed_curriculum import PromptChoice
 from tidegate.core.records import Task
 from tidegate.core.staleness import LineageTree
 from tidegate.runtime.policy_watch import PolicyWatch
-from tidegate.runtime.races import ended_within, run_until
+from tidegate.runtime.races import ended_within, is_set_within, run_until
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.task_secret import TaskSecrets
 from tidegate.runtime.telemetry import is_sampled, messaging
@@ -182,8 +182,7 @@ class TaskQueue:
                 continue
             # Also for a new head: an update that was just announced no longer counts as unannounced.
             self._show_counts(snapshot)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), timeout=TICK_S)
+            await is_set_within(self._wake, timeout_s=TICK_S)
 
     def change_ceiling(self, ceiling: Limits) -> None:
         """The run file's limits changed. Lower ones hold from now on; wider ones once admission publishes them."""

@@ -74,7 +74,8 @@ class Sweep:
             queue.context.log.info("run_retired", reason=self._retired_because)
         queue.wake()
         try:
-            await asyncio.wait_for(self._drop_retired(), timeout=RETIRE_DEADLINE_S)
+            async with asyncio.timeout(RETIRE_DEADLINE_S):
+                await self._drop_retired()
         except TimeoutError:
             queue.context.log.warning("retire_continues", running=queue.journal.counts.running)
 

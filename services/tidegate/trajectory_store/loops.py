@@ -25,6 +25,7 @@ from tidegate.core.ids import task_of
 from tidegate.core.records import DROP_REASONS
 from tidegate.runtime.consumer import Consumer, Delivery
 from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.races import is_set_within
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
@@ -34,7 +35,6 @@ from tidegate.trajectory_store.residents import residents
 from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
 from tidegate.trajectory_store.store import Store
-from tidegate.trajectory_store.wake import woken
 from tidegate.wire.subjects import SHARD
 
 FETCH_WAIT_S = 1.0
@@ -105,7 +105,7 @@ class IntakeLoop:
         """Until a batch of units is drawn, or it is time to look again."""
         clock = self._context.clock
         started_at_s = clock.monotonic_s()
-        await woken(sampled, timeout_s=FULL_WAIT_S)
+        await is_set_within(sampled, timeout_s=FULL_WAIT_S)
         self._context.stats.add(statistics.FULL_S, clock.monotonic_s() - started_at_s)
 
     def _room_ahead(self) -> int:

@@ -15,6 +15,7 @@ from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import DropReason
 from tidegate.core.staleness import Fresh, StalenessLimits, tighter
 from tidegate.runtime.clock import Clock
+from tidegate.runtime.races import is_set_within
 from tidegate.runtime.rpc import Registration
 from tidegate.runtime.threads import iterate_in_thread
 from tidegate.trajectory_store.opening_rate import OpeningRate
@@ -23,7 +24,6 @@ from tidegate.trajectory_store.replay.sampled_batches import SampledCommit
 from tidegate.trajectory_store.replay.uses import decode_units
 from tidegate.trajectory_store.store import Store
 from tidegate.trajectory_store.verifying import verify
-from tidegate.trajectory_store.wake import woken
 from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.v1.trajectory_store_service_pb2_grpc import (
     TrajectoryStoreServiceServicer,
@@ -423,7 +423,10 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         """Whether to check again; False once the time is up or the service drains."""
         if self._draining:
             return False
-        return await woken(event, timeout_s=deadline_s - self._clock.monotonic_s()) and not self._draining
+        return (
+            await is_set_within(event, timeout_s=deadline_s - self._clock.monotonic_s())
+            and not self._draining
+        )
 
 
 async def _without_silence(

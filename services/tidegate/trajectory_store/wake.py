@@ -17,14 +17,3 @@ class Wake:
         """Wake all listeners."""
         self._event.set()
         self._event = asyncio.Event()
-
-
-async def woken(event: asyncio.Event, *, timeout_s: float) -> bool:
-    """Wait for an event at most ``timeout_s``; returns whether it came."""
-    if timeout_s <= 0:
-        return event.is_set()
-    try:
-        await asyncio.wait_for(event.wait(), timeout=timeout_s)
-    except TimeoutError:
-        return False
-    return True

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 
 import pytest
 
@@ -307,6 +308,24 @@ async def test_environment_whose_tools_are_waited_for_is_closed_when_its_caller_
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
         await step
+    await until_closed(table.envs[0])
+
+
+@pytest.mark.parametrize("num_turns", range(4))
+async def test_caller_who_goes_at_the_moment_of_the_answer_ends_the_session_as_well(num_turns: int) -> None:
+    table = Table()
+    session_id, _ = await table.sessions.open("a", seed=0)
+    step = asyncio.create_task(table.sessions.step(session_id, action="tool"))
+    await asyncio.sleep(0)
+    assert table.envs[0].started.wait(60)
+    # The loop stops here, so that the answer is there and was not read yet; a slow thread makes the test weaker.
+    time.sleep(0.05)  # noqa: ASYNC251
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    step.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await step
+    assert table.sessions.num_open == 0
     await until_closed(table.envs[0])
 
 

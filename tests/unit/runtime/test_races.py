@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from tidegate.core.errors import UnavailableError
-from tidegate.runtime.races import ended_within, run_until
+from tidegate.runtime.races import ended_within, is_set_within, run_until
 
 
 @pytest.fixture(autouse=True)
@@ -149,3 +149,38 @@ async def test_attempt_that_ends_in_time_gives_its_result_or_its_error() -> None
     assert await ended_within(asyncio.sleep(0.0, 7), timeout_s=60.0) == 7
     with pytest.raises(ValueError, match="no broker"):
         await ended_within(fail(), timeout_s=60.0)
+
+
+@pytest.mark.parametrize("num_turns", range(5))
+async def test_wait_that_is_cancelled_while_its_event_is_set_is_cancelled(num_turns: int) -> None:
+    """However many turns of the loop lie between the two; asyncio.wait_for drops it after one of them."""
+    event = asyncio.Event()
+
+    async def goes_on() -> str:
+        await is_set_within(event, timeout_s=3600.0)
+        await asyncio.sleep(3600.0)
+        return "result"
+
+    waiting = asyncio.create_task(goes_on())
+    await asyncio.sleep(0)
+    event.set()
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting}, timeout=60.0)
+    assert waiting.cancelled()
+
+
+async def test_event_that_is_set_needs_no_time() -> None:
+    event = asyncio.Event()
+    assert not await is_set_within(event, timeout_s=0.0)
+    assert not await is_set_within(event, timeout_s=0.01)
+    event.set()
+    assert await is_set_within(event, timeout_s=-1.0)
+    assert await is_set_within(event, timeout_s=3600.0)
+
+
+async def test_event_that_is_set_meanwhile_ends_the_wait() -> None:
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.01, event.set)
+    assert await is_set_within(event, timeout_s=3600.0)

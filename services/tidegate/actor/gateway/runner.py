@@ -10,7 +10,6 @@ import asyncio
 import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -34,7 +33,7 @@ from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
 from tidegate.core.records import Task
 from tidegate.runtime.config import Settings
-from tidegate.runtime.races import run_until
+from tidegate.runtime.races import is_set_within, run_until
 from tidegate.runtime.service import ServiceContext
 
 T = TypeVar("T")
@@ -262,18 +261,14 @@ class AgentRunner:
     async def _hold_visitor(self, episode: AgentEpisode) -> str:
         config, clock = self._config, self._context.clock
         self._table.offer(episode)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(episode.claimed.wait(), timeout=config.claim_deadline_s)
-        if not episode.claimed.is_set():
+        if not await is_set_within(episode.claimed, timeout_s=config.claim_deadline_s):
             raise UnavailableError(
                 f"No agent came for an episode within {config.claim_deadline_s:g} s",
                 fix="start agents that ask POST /tidegate/episodes, or more of them",
             )
         deadline_s = clock.monotonic_s() + config.episode_deadline_s
         while clock.monotonic_s() < deadline_s:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(episode.ended.wait(), timeout=IDLE_LOOK_S)
-            if episode.ended.is_set():
+            if await is_set_within(episode.ended, timeout_s=IDLE_LOOK_S):
                 return "its agent ended it"
             if not episode.num_in_flight and clock.monotonic_s() - episode.used_at_s > config.idle_s:
                 return f"its agent was idle for {config.idle_s:g} s"

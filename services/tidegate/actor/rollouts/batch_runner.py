@@ -6,7 +6,6 @@ group are scored, and the others are generated only where their rewards differ.
 """
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
@@ -24,6 +23,7 @@ from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.ids import TaskId
 from tidegate.core.records import Task
+from tidegate.runtime.races import is_set_within
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.threads import DaemonThread
 
@@ -190,8 +190,7 @@ class BatchRunner:
         started_at_s = clock.monotonic_s()
         changed.clear()
         if not self._control.stop:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), timeout=max(0.0, until_s - started_at_s))
+            await is_set_within(changed, timeout_s=until_s - started_at_s)
         waited_s = clock.monotonic_s() - started_at_s
         stats.add(statistics.BUSY_S, waited_s)
         stats.add(statistics.WAIT_LATENCY_S, waited_s)

@@ -189,7 +189,8 @@ class EpisodeSession:
         worker, session_id = self._open
         self._open = None
         try:
-            await asyncio.wait_for(worker.close(session_id), timeout=CLOSE_WAIT_S)
+            async with asyncio.timeout(CLOSE_WAIT_S):
+                await worker.close(session_id)
         except (TidegateError, TimeoutError):
             return
 

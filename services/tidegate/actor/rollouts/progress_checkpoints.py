@@ -6,7 +6,6 @@ again, which is counted.
 """
 
 import asyncio
-import contextlib
 import itertools
 
 from tidegate.actor.rollouts.episode import Group
@@ -14,6 +13,7 @@ from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.core.ids import TaskId
 from tidegate.core.records import Task
+from tidegate.runtime.races import is_set_within
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.streams import Stored
 from tidegate.wire.progress import Progress, check_progress, decode_progress, encode_progress
@@ -52,8 +52,7 @@ class ProgressCheckpoints:
         drain, pause_s = self._context.drain, self._period_s
         while not drain.requested or self._groups:
             if drain.requested:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._idle.wait(), timeout=pause_s)
+                await is_set_within(self._idle, timeout_s=pause_s)
             else:
                 await drain.sleep(pause_s)
             num_bytes = 0

@@ -224,7 +224,8 @@ class ObjectPlace:
 
         async def once() -> T:
             try:
-                return await asyncio.wait_for(ask(), timeout=try_deadline_s)
+                async with asyncio.timeout(try_deadline_s):
+                    return await ask()
             except TidegateError:
                 raise
             except TimeoutError as error:
