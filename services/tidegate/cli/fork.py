@@ -10,7 +10,7 @@ from tidegate.core.distributions import parse_duration
 from tidegate.launch import run_folder as folders
 from tidegate.launch.beginning import begun
 from tidegate.launch.local_files import require_local
-from tidegate.launch.named_version import NEWEST, version_of
+from tidegate.launch.named_version import BEST, NEWEST, best_version_of, version_of
 from tidegate.launch.overrides import apply_overrides
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_target import target_of
@@ -22,7 +22,8 @@ def fork(
         Path | None, typer.Argument(help="Run folder to fork (default: the newest).", metavar="RUN")
     ] = None,
     at: Annotated[
-        str, typer.Option(help="Version to begin from, such as 0-3fa2@40; a checkpoint must hold it.")
+        str,
+        typer.Option(help="Version to begin from: newest, best, or as 0-3fa2@40; a checkpoint must hold it."),
     ] = NEWEST,
     set_: Annotated[
         list[str] | None,
@@ -52,7 +53,7 @@ def fork(
     target = target_of(plan, until=until)
     limit_s = parse_duration(for_) if for_ is not None else None
     where = folder or folders.default_folder(plan)
-    version = version_of(at, option="--at")
+    version = best_version_of(parent) if at == BEST else version_of(at, option="--at")
     with begun(plan, folder=where) as preflight:
         train, fork_run = load(TRAIN), load("tidegate.launch.forking:fork_run")
         succeeded = train(

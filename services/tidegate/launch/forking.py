@@ -35,7 +35,8 @@ def find_checkpoint(folder: Path, version: PolicyVersion | None) -> tuple[Path, 
         raise NotFoundError(
             f"No checkpoint of {folder} holds version {version}",
             why=f"they hold {', '.join(map(str, kept.values()))}",
-            fix="name one of these; a run keeps more with learner.keep_checkpoints and checkpoint_every_steps",
+            fix="name one of these, or begin a run from the policy alone by begin_from (docs/policies.md); a run keeps"
+            " more checkpoints with learner.keep_checkpoints and checkpoint_every_steps",
         )
     return found[-1]
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 
 from tidegate.core.errors import NotFoundError
-from tidegate.core.ids import PolicyVersion, RunId, parse_version
+from tidegate.core.ids import PolicyVersion, RunId
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.launch.forking import CHECKPOINTS
 from tidegate.launch.local_files import require_local
-from tidegate.launch.named_version import version_of
+from tidegate.launch.named_version import BEST, WEIGHT_DISTRIBUTION, best_version_of, version_of
 from tidegate.launch.run_folder import find_folder, read_plan
 from tidegate.launch.run_plan import RunFile
 from tidegate.learner.checkpoint import checkpoints_in
@@ -18,16 +18,13 @@ from tidegate.learner.checkpoint import read as read_checkpoint
 from tidegate.learner.environment_file import read_environment
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
-from tidegate.runtime.best_version import read_best
 from tidegate.runtime.evaluations import version_order
 from tidegate.runtime.loading import load
 from tidegate.runtime.own_policy import load_policy_code
 from tidegate.weight_distribution.reading import VersionsOnDisk
 
-WEIGHT_DISTRIBUTION = Path("weight_distribution")
 VERSIONS = WEIGHT_DISTRIBUTION / "versions"
 LEARNER = Path("learner")
-BEST = "best"
 
 
 class StoredPolicy(msgspec.Struct, frozen=True, eq=False):
@@ -124,14 +121,7 @@ def stored_version(folder: Path | None, text: str) -> StoredPolicy:
     if text != BEST:
         return read_stored_policy(folder, version_of(text))
     where = find_folder(folder)
-    best = read_best(where / WEIGHT_DISTRIBUTION)
-    if best is None:
-        raise NotFoundError(
-            f"{where} has no best version yet",
-            why="no version was evaluated, and the learner reported no mean return or reward",
-            fix="wait, set task_queue.evaluation_every_versions, or name a version",
-        )
-    return read_stored_policy(where, parse_version(best.version))
+    return read_stored_policy(where, best_version_of(where))
 
 
 def _ranges(versions: list[PolicyVersion]) -> str:

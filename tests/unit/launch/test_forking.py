@@ -9,9 +9,11 @@ from tests.unit.cli.run_folder import CARTPOLE, LINEAGE, write_checkpoints, writ
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.ids import PolicyVersion
 from tidegate.launch.forking import CHECKPOINTS, RUN_YAML, fork_run
+from tidegate.launch.named_version import best_version_of
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_folder import read_plan, read_record, resumed_record, write_record
 from tidegate.learner.checkpoint import checkpoints_in
+from tidegate.runtime.best_version import BEST_FILE, BestVersion
 
 
 def version(step: int) -> PolicyVersion:
@@ -59,8 +61,17 @@ def test_fork_at_an_older_version_takes_its_checkpoint(parent: Path, tmp_path: P
     assert list(checkpoints_in(tmp_path / "fork" / CHECKPOINTS).values()) == [version(20)]
 
 
+def test_best_version_of_a_run_is_the_one_that_weight_distribution_kept(parent: Path) -> None:
+    with pytest.raises(NotFoundError, match="no best version yet"):
+        best_version_of(parent)
+    best = BestVersion(version=str(version(20)), score=475.0, measure="mean return", at_s=1.0)
+    (parent / "weight_distribution").mkdir()
+    (parent / "weight_distribution" / BEST_FILE).write_bytes(msgspec.json.encode(best))
+    assert best_version_of(parent) == version(20)
+
+
 def test_version_without_a_checkpoint_is_refused_with_those_there_are(parent: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="they hold 0-aaaa@20, 0-aaaa@40"):
+    with pytest.raises(NotFoundError, match=r"they hold 0-aaaa@20, 0-aaaa@40.*begin_from"):
         fork_run(parent, read_run_file(CARTPOLE, []), version=version(30), folder=tmp_path / "fork")
     assert not (tmp_path / "fork").exists()
 
