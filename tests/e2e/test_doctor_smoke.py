@@ -21,5 +21,6 @@ def test_smoke_run_of_a_machine_without_gpus_passes_and_leaves_nothing(
     assert {name: finding for name, finding in smoke.items() if finding["outcome"] == "fail"} == {}
     passed = {name for name, finding in smoke.items() if finding["outcome"] == "pass"}
     assert {"smoke run", "smoke kill actor-0", "smoke kill learner", "smoke pause", "smoke audit"} <= passed
+    assert "smoke ranks" in passed
     assert "2 ranks" in smoke["smoke run"]["found"]
     assert not list(tmp_path.glob("tidegate-smoke-*"))

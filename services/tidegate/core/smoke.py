@@ -17,6 +17,10 @@ FLOAT32_ERROR_MAX = 1e-3
 BFLOAT16_ERROR_MAX = 0.15
 # Mean KL (nats a token) between engine and learner under the same version; another set of weights has 1 and more.
 MISMATCH_KL_MAX = 0.05
+# Relative, between ranks and one process: bfloat16 and another order of sums. A lost share of two is a half.
+RANKS_ERROR_MAX = 0.02
+# Of a loss near zero, whose advantages cancel.
+RANKS_LOSS_ERROR_MAX = 2e-3
 # From a kill, or from the end of a pause, until the learner made another update.
 RECOVERY_MAX_S = 60.0
 
@@ -54,13 +58,25 @@ def check_numbers(facts: NumberFacts) -> MachineFinding:
     )
 
 
+class RanksFacts(msgspec.Struct, frozen=True):
+    """An update by all ranks, and by one from the same state and batch. ``problem``: why there is none."""
+
+    version: str = ""
+    loss: float = 0.0
+    loss_alone: float = 0.0
+    grad_norm: float = 0.0
+    grad_norm_alone: float = 0.0
+    problem: str = ""
+
+
 class SmokeFacts(msgspec.Struct, frozen=True):
     """What a short run did. Times in seconds; None is what never happened.
 
     ``versions`` of ``wanted``: that the learner made. ``recovered_s``: by the process that was killed, and ``resumed``
     after the pause. ``drained_s``: from the pause until no rollout was running. ``mismatch_kl``: mean of the updates at
-    lag 0. ``update_tokens`` and ``update_s``: of the median update of completions alone. ``problem``: why the run ended
-    early; ``audit``: what the audit said, empty without one.
+    lag 0. ``update_tokens`` and ``update_s``: of the median update of completions alone. ``one_rank``: None with one
+    rank, and before a first update. ``problem``: why the run ended early; ``audit``: what the audit said, empty without
+    one.
     """
 
     engine: str
@@ -77,6 +93,7 @@ class SmokeFacts(msgspec.Struct, frozen=True):
     mismatch_kl: float | None = None
     update_tokens: float = 0.0
     update_s: float = 0.0
+    one_rank: RanksFacts | None = None
     problem: str = ""
 
 
@@ -168,6 +185,27 @@ def check_mismatch(facts: SmokeFacts) -> MachineFinding:
     )
 
 
+def check_ranks(facts: SmokeFacts) -> MachineFinding:
+    """Whether ranks share an update's gradient as one process computes it."""
+    check, found = "smoke ranks", facts.one_rank
+    if found is None:
+        why = "one rank has none to compare with" if facts.ranks == 1 else "no update was made"
+        return MachineFinding(check, "skip", why)
+    fix = "keep the folder (--keep) and report it: ranks that disagree with one process train something else"
+    if found.problem:
+        return MachineFinding(
+            check, "fail", f"no update was computed again by one rank: {found.problem}", fix
+        )
+    text = (
+        f"update {found.version} by {facts.ranks} ranks and by one: loss {found.loss:.5f} and {found.loss_alone:.5f},"
+        f" gradient norm {found.grad_norm:.5f} and {found.grad_norm_alone:.5f}"
+    )
+    is_close = math.isclose(
+        found.loss, found.loss_alone, rel_tol=RANKS_ERROR_MAX, abs_tol=RANKS_LOSS_ERROR_MAX
+    ) and math.isclose(found.grad_norm, found.grad_norm_alone, rel_tol=RANKS_ERROR_MAX)
+    return MachineFinding(check, "pass", text) if is_close else MachineFinding(check, "fail", text, fix)
+
+
 def check_utilisation(facts: SmokeFacts, training: Training, gpu: Accelerator | None) -> MachineFinding:
     """The share of a GPU's peak that an update reaches (model FLOP utilisation), of the completions' tokens alone.
 
@@ -194,6 +232,7 @@ def smoke_findings(
         check_numbers(numbers),
         check_versions(run),
         check_mismatch(run),
+        check_ranks(run),
         *check_recoveries(run),
         check_accounting(run),
         check_utilisation(run, training, gpu),

@@ -11,7 +11,7 @@ from tidegate.core.doctor import MachineFinding
 from tidegate.core.sizing.accelerators import ACCELERATORS
 from tidegate.core.sizing.learner import Training, layer_flops
 from tidegate.core.sizing.shapes import SHAPES
-from tidegate.core.smoke import NumberFacts, SmokeFacts, check_utilisation, smoke_findings
+from tidegate.core.smoke import NumberFacts, RanksFacts, SmokeFacts, check_utilisation, smoke_findings
 
 H100 = ACCELERATORS["H100-80"]
 TRAINING = Training(SHAPES["0.5b"], length=512)
@@ -29,6 +29,7 @@ RUN = SmokeFacts(
     balanced=True,
     audit="balanced: 1,472 admitted",
     mismatch_kl=1e-3,
+    one_rank=RanksFacts("0-a@16", loss=0.012, loss_alone=0.0121, grad_norm=1.5, grad_norm_alone=1.503),
     update_tokens=16_384.0,
     update_s=0.5,
 )
@@ -49,6 +50,23 @@ def test_healthy_run_passes_every_check() -> None:
         ({"first_update_s": None, "versions": 0}, "smoke run", "0 of 20 versions"),
         ({"mismatch_kl": 1.3}, "smoke engine", "1.3e.00 nats"),
         ({"mismatch_kl": math.nan}, "smoke engine", "nan nats"),
+        # The gradient of one of two ranks' shares, and a loss of other rows.
+        (
+            {"one_rank": RanksFacts("0-a@16", grad_norm=0.75, grad_norm_alone=1.5)},
+            "smoke ranks",
+            "by 2 ranks and by one.*0.75000 and 1.50000",
+        ),
+        (
+            {"one_rank": RanksFacts("0-a@16", loss=0.3, loss_alone=0.2, grad_norm=1.5, grad_norm_alone=1.5)},
+            "smoke ranks",
+            "loss 0.30000 and 0.20000",
+        ),
+        (
+            {"one_rank": RanksFacts("0-a@16", grad_norm=math.nan, grad_norm_alone=1.5)},
+            "smoke ranks",
+            "nan",
+        ),
+        ({"one_rank": RanksFacts(problem="OutOfMemoryError")}, "smoke ranks", "OutOfMemoryError"),
         ({"recovered_s": {"actor-0": None}}, "smoke kill actor-0", "no update after kill -9"),
         ({"recovered_s": {"learner": 95.0}}, "smoke kill learner", "95.0 s after kill -9; 60 s are expected"),
         ({"drained_s": None}, "smoke pause", "still in flight"),

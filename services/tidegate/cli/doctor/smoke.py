@@ -171,6 +171,8 @@ def run_of(model: Path, size: SmokeSize, *, engine: str, ranks: int, on_gpu: boo
         "learner": {
             "ranks": ranks,
             "checkpoint_every_steps": 5,
+            # So that one before the last updates is there, with their batches: one rank computes one of them again.
+            "keep_checkpoints": 4,
             "language_model": {"objective": "tis", "minibatches": 1, "warmup_versions": 0},
         },
     }

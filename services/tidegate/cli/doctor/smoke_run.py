@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import psutil
 
+from tidegate.cli.doctor.one_rank import compare_with_one_rank
 from tidegate.cli.pause import set_paused
 from tidegate.cli.step_tail import StepTail
 from tidegate.cli.up.summary import read_summary
@@ -140,6 +141,8 @@ def run_smoke(run_file: Path, folder: Path, facts: SmokeFacts, say: Callable[[st
             missing = facts.wanted - len(run.updates)
             run.until_trains(max(0, missing), timeout_s=RECOVERY_S, what=f"{facts.wanted} updates")
         run_s, has_ended = run.seconds(), process.poll() is not None
+    if first_s is not None and facts.ranks > 1:
+        facts = msgspec.structs.replace(facts, one_rank=compare_with_one_rank(folder, run.updates))
     summary = read_summary(folder)
     audit = None if summary is None else summary["audit"]
     return msgspec.structs.replace(
