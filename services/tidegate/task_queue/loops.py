@@ -333,7 +333,8 @@ class TaskQueue:
             if store_away:
                 self.context.log.info("store_reachable")
             store_away = False
-            if answer is not None and answer[0]:
+            # A page may hold nothing and still move the cursor, such as the last one of the present states.
+            if answer is not None and (answer[0] or answer[1] != self.journal.cursor):
                 self.take_outcomes(*answer)
 
     def take_outcomes(self, outcomes: list[Outcome], next_cursor: int) -> None:

@@ -80,6 +80,10 @@ def fold(
     # A learner whose lease expired may have trained it, and its checkpoint, from which it is restored, says so.
     if checkpoint is None or expired == list(tree.lineages)[-1]:
         return None
+    # Of outcomes that were pruned before they were read, the rows are all that tells.
+    (first_kept,) = db.execute("SELECT coalesce(min(cursor), 1) FROM outcomes").fetchone()
+    if read_to < first_kept - 1:
+        return None
     through = _last_to_fold(
         db,
         before,

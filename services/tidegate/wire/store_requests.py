@@ -26,6 +26,8 @@ from tidegate.wire.bounds import (
 # Batches whose commit a checkpoint does not prove; the learner has a few.
 CONSUMED_MAX = 4096
 OUTCOMES_MAX = 100_000
+# A reader that is given the present state of every row passes negative cursors back (``outcome_log``).
+CURSOR_MIN = -(2**63)
 # Updates that a learner can be ahead of what it committed and announced: those in flight, a handful.
 STEPS_AHEAD_MAX = 1024
 
@@ -127,7 +129,7 @@ def check_watch(request: pb.WatchOutcomesRequest) -> None:
     Raises:
         RecordError: a number is out of range.
     """
-    check_number(request.cursor, "cursor", least=0, most=STEP_MAX)
+    check_number(request.cursor, "cursor", least=CURSOR_MIN, most=STEP_MAX)
     check_number(request.limit, "limit", least=1, most=OUTCOMES_MAX)
     check_wait(request.max_wait_s)
 

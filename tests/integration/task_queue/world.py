@@ -34,7 +34,7 @@ class FakeStore:
     """A log of outcomes and a record of drops; a dropped id that is not terminal comes back as an outcome."""
 
     def __init__(self) -> None:
-        self.log: list[pb.Outcome] = []
+        self.log: list[pb.Outcome | None] = []
         self.dropped: dict[str, str] = {}
         self._states: dict[str, str] = {}
         self._changed = asyncio.Event()
@@ -52,6 +52,11 @@ class FakeStore:
         self._states[trajectory] = state
         self._changed.set()
 
+    def skip(self, num_entries: int) -> None:
+        """The next places of the log hold nothing any more."""
+        self.log += [None] * num_entries
+        self._changed.set()
+
     async def WatchOutcomes(
         self, request: pb.WatchOutcomesRequest, context: Call
     ) -> pb.WatchOutcomesResponse:
@@ -62,7 +67,10 @@ class FakeStore:
             except TimeoutError:
                 return pb.WatchOutcomesResponse(next_cursor=request.cursor)
         new = self.log[request.cursor : request.cursor + request.limit]
-        return pb.WatchOutcomesResponse(outcomes=new, next_cursor=request.cursor + len(new))
+        return pb.WatchOutcomesResponse(
+            outcomes=[outcome for outcome in new if outcome is not None],
+            next_cursor=request.cursor + len(new),
+        )
 
     async def DropUnarrived(
         self, request: pb.DropUnarrivedRequest, context: Call

@@ -123,6 +123,19 @@ def test_folded_trajectory_is_named_as_folded(folded: Path) -> None:
     store.close()
 
 
+def test_rows_whose_outcomes_were_pruned_unread_stay_until_the_queue_has_their_states(tmp_path: Path) -> None:
+    store = started_store(tmp_path, config=msgspec.structs.replace(FOLDS, outcomes_max=4))
+    for step in range(6):
+        train(store, step, task_id(2 * step), task_id(2 * step + 1))
+    store.mark_checkpointed(at(6))
+    store.tidy(now_s=NOW_S)
+    assert store.ledger.num_folded == 0
+    told = {outcome.trajectory_id: outcome.state for outcome in store.outcomes(0, limit=1000)[0]}
+    assert list(told.values()) == ["trained"] * 12
+    assert settle(store, at(6)) > 0
+    store.close()
+
+
 @pytest.mark.parametrize(
     ("statement", "what"),
     [

@@ -1,9 +1,11 @@
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from tests.unit.trajectory_store.building import (
+    LIMITS,
     NOW_S,
     at,
     consumed,
@@ -13,9 +15,12 @@ from tests.unit.trajectory_store.building import (
     message_of,
     started_store,
 )
+from tidegate.runtime.clock import SystemClock
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.outcome_log import ENTRY_ROWS_MAX
+from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
 from tidegate.trajectory_store.store import Store
+from tidegate.v1 import trajectory_store_service_pb2 as pb
 
 
 @pytest.fixture
@@ -103,6 +108,20 @@ def test_reader_behind_what_was_pruned_is_given_every_present_state_then_the_log
     assert states == {f"t-{index}.0": "trained" if index <= 2 else "accepted" for index in range(1, 21)}
     assert cursor == 22
     assert all(cursor > 0 for cursor in cursors[-1:])
+
+
+async def test_reader_that_is_far_behind_is_answered_call_by_call(store: Store) -> None:
+    accept(store, 1, 20)
+    store.tidy(now_s=NOW_S)
+    servicer = TrajectoryStoreServicer(store, SystemClock(), budget=lambda: LIMITS)
+    cursor, heard = 3, list[str]()
+    for _ in range(5):
+        request = pb.WatchOutcomesRequest(cursor=cursor, limit=5, max_wait_s=0.0)
+        answer = await servicer.WatchOutcomes(request, cast("Any", None))
+        heard += [outcome.trajectory_id for outcome in answer.outcomes]
+        cursor = answer.next_cursor
+    assert heard == [f"t-{index}.0" for index in range(1, 21)]
+    assert cursor == 20, "the end of the log, behind a last page that is empty"
 
 
 def test_resync_that_takes_so_long_that_its_own_start_is_pruned_starts_over(store: Store) -> None:

@@ -52,6 +52,7 @@ def test_requests_of_a_learner_pass() -> None:
     check_opening(opening(fork_step=10**9), num_lineages=0, newest_of_parent=None)
     check_checkpointed(at(7 + STEPS_AHEAD_MAX), newest=7)
     check_watch(pb.WatchOutcomesRequest(cursor=0, limit=512, max_wait_s=5.0))
+    check_watch(pb.WatchOutcomesRequest(cursor=-(200_000 << 31 | 4096), limit=512, max_wait_s=5.0))
     check_commit(pb.CommitBatchRequest(batch_id="b1", version=at(7)), head=HEAD)
     check_commit(pb.CommitBatchRequest(batch_id="b1", version=at(7 + STEPS_AHEAD_MAX)), head=HEAD)
 
@@ -132,7 +133,7 @@ def commit(request: pb.CommitBatchRequest) -> Callable[[], None]:
     [
         poll(pb.WatchOutcomesRequest(limit=-1)),
         poll(pb.WatchOutcomesRequest(limit=0)),
-        poll(pb.WatchOutcomesRequest(cursor=-1, limit=1)),
+        poll(pb.WatchOutcomesRequest(cursor=2**62, limit=1)),
         poll(pb.WatchOutcomesRequest(limit=1, max_wait_s=math.nan)),
         commit(pb.CommitBatchRequest(batch_id="", version=at(7))),
         commit(pb.CommitBatchRequest(batch_id="b1", version=at(-7))),
