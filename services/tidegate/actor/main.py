@@ -1,12 +1,20 @@
 """Builds the actor."""
 
+import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.exchange import StepExchange
 from tidegate.actor.engines.port import Engine, EngineControl
-from tidegate.actor.engines.registry import EngineSetting, find_engine, open_engine, open_token_engine
+from tidegate.actor.engines.registry import (
+    ENGINES,
+    EngineEntry,
+    EngineSetting,
+    find_engine,
+    open_engine,
+    open_token_engine,
+)
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.evaluation.held_out import AnswersProblems, HeldOutEvaluator
 from tidegate.actor.evaluation.port import Evaluator
@@ -88,7 +96,7 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
             if config.gateway is None
             else assemble_agents(context, config, config.gateway, engine=tokens, control=control)
         )
-        return parts if config.device == "cpu" else await with_gpu_statistics(parts, context)
+        return await with_gpu_statistics(parts, context) if _may_use_a_gpu(config, entry) else parts
     if config.gateway is not None:
         raise ConfigError(
             "Agents need an engine that writes tokens", fix="set actor.engine to torch, vllm or sglang"
@@ -117,6 +125,17 @@ async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         watch=watch,
         inference=partial(InferenceLoop, context, exchange, layout, control=control),
     )
+
+
+def _may_use_a_gpu(config: ActorConfig, entry: EngineEntry) -> bool:
+    """Whether the engine computes on a GPU; of a server or an engine of the user's own, whether it may."""
+    if entry is not ENGINES["torch"]:
+        return config.device != "cpu"
+    # The engine has loaded torch.
+    from tidegate.models.devices import choose_device, find_cuda
+
+    chosen = choose_device(config.device, setting="actor.device", cuda=find_cuda(), environ=os.environ)
+    return chosen.device != "cpu"
 
 
 async def _newest_of(control: EngineControl) -> PolicySnapshot:

@@ -1,20 +1,27 @@
 """GPUs as services report them, with a fake driver; no machine of the tests has a GPU."""
 
+import asyncio
 import os
 import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
+from structlog.testing import capture_logs
 
+from tests.support.service_harness import make_context, until
+from tests.support.settings import make_settings
 from tests.unit.runtime.nvml_stub import FakeNvml
 from tidegate.catalogue import gpu as statistics
-from tidegate.runtime.gpu_statistics import report
+from tidegate.runtime import gpu_statistics
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.gpu_statistics import report, with_gpu_statistics
 from tidegate.runtime.nvml import VISIBLE_VARIABLE, GpuReader, GpuReading, open_gpus, visible_places
+from tidegate.runtime.service import ServiceParts
 from tidegate.runtime.stats_board import StatsBoard
 
 NVML_LIBRARY = Path(__file__).with_name("nvml_library.c")
@@ -126,3 +133,37 @@ def test_lost_gpu_is_an_error_that_names_it_and_its_last_values_go() -> None:
     values = stats.snapshot(at_s=0.0).values
     assert values[statistics.GPUS] == 0.0
     assert not [name for name in values if name.startswith(("gpu_utilisation", "gpu_memory"))]
+
+
+async def waiting() -> None:
+    """A loop of a service with nothing else to do."""
+
+
+async def test_service_with_a_gpu_gets_a_loop_that_outlasts_a_lost_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_statistics, "PERIOD_S", 0.001)
+    settings = make_settings(tmp_path, broker_url="", writes_credentials=False)
+    context = make_context("learner", settings, bus=cast("Bus", None))
+    nvml = FakeNvml(50)
+    parts = await with_gpu_statistics(
+        ServiceParts(loops={"train": waiting}), context, find=lambda: opened(nvml)
+    )
+    assert set(parts.loops) == {"train", "gpus"}
+    with capture_logs() as logged:
+        loop = asyncio.ensure_future(parts.loops["gpus"]())
+        await until(lambda: context.stats.value(statistics.GPU_BUSY_S) > 0)
+        nvml.lost.add(0)
+        await until(lambda: "gpus_not_read" in [line["event"] for line in logged])
+        await until(lambda: context.stats.value(statistics.GPUS) == 0.0)
+        nvml.lost.clear()
+        await until(lambda: context.stats.value(statistics.GPUS) == 1.0)
+        context.drain.request()
+        await loop
+
+
+async def test_service_without_a_gpu_gets_no_loop(tmp_path: Path) -> None:
+    settings = make_settings(tmp_path, broker_url="", writes_credentials=False)
+    context = make_context("learner", settings, bus=cast("Bus", None))
+    parts = ServiceParts(loops={"train": waiting})
+    assert await with_gpu_statistics(parts, context, find=lambda: None) is parts
