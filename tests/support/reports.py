@@ -49,6 +49,7 @@ class Services:
         return [
             ServiceStats("learner", "learner", "ready", at_s, 0.0, learner, labels),
             ServiceStats("trajectory_store", "trajectory_store", "ready", at_s, 0.0, {}),
+            ServiceStats("task_queue", "task_queue", "ready", at_s, 0.0, {"running_trajectories": 0.0}),
             *(
                 ServiceStats("actor", name, "ready", at_s, 0.0, {"busy_s_total": at_s, **values})
                 for name, values in self.actors.items()

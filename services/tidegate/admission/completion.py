@@ -59,7 +59,7 @@ class RunCompletion:
             values |= own
         due_s = learner.values.get(learner_stats.UPDATE_DUE_AT_S, 0.0) if learner is not None else 0.0
         loop = LoopState(
-            running=flow.running,
+            running=flow.running if seen.num_alive("task_queue", now_s=now_s) else None,
             step=learner.values.get(learner_stats.VERSION_STEP) if learner is not None else None,
             updating=due_s > 0,
         )

@@ -46,7 +46,7 @@ class StalenessController:
             self.sync,
             SyncView(
                 head=_version(learner),
-                running=flow.running,
+                running=flow.running if seen.num_alive("task_queue", now_s=now_s) else None,
                 in_flight=flow.in_flight,
                 unannounced=flow.unannounced,
                 serving=tuple(seen.serving(now_s=now_s)),

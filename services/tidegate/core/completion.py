@@ -40,9 +40,12 @@ class RunEnd(msgspec.Struct, frozen=True):
 
 
 class LoopState(msgspec.Struct, frozen=True):
-    """``running`` rollouts, the ``step`` of the newest version (None: unknown), whether an update is in progress."""
+    """``running`` rollouts, the ``step`` of the newest version, whether an update is in progress.
 
-    running: int
+    None: the service that knows does not report, such as while it or admission starts again.
+    """
+
+    running: int | None
     step: float | None
     updating: bool
 
@@ -67,8 +70,15 @@ def advance(
     if before.checkpointed:
         return before
     step = before.step if loop.step is None else loop.step
-    busy = loop.running > 0 or loop.updating or step != before.step
-    return replace(before, step=step, quiet_since_s=now_s if busy else before.quiet_since_s)
+    unknown = loop.running is None or loop.step is None
+    busy = unknown or loop.running != 0 or loop.updating or step != before.step
+    return replace(
+        before,
+        step=step,
+        # A clock that was set back must not delay the end by as much.
+        reached_at_s=min(before.reached_at_s, now_s),
+        quiet_since_s=now_s if busy else min(before.quiet_since_s, now_s),
+    )
 
 
 def is_empty(completion: RunEnd, *, now_s: float) -> bool:

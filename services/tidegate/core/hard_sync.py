@@ -35,12 +35,12 @@ class SyncView(msgspec.Struct, frozen=True):
     """The input of a sync.
 
     ``head``: the newest announced version (None before the first). ``running``, ``in_flight``, ``unannounced``:
-    trajectories, as in ``core.admission.Flow``. ``serving``: the version of each living actor. ``drain_asked``: the
-    learner's last batch was in a tier that drains.
+    trajectories, as in ``core.admission.Flow``; ``running`` is None while the task queue does not report. ``serving``:
+    the version of each living actor. ``drain_asked``: the learner's last batch was in a tier that drains.
     """
 
     head: PolicyVersion | None
-    running: int
+    running: int | None
     in_flight: int
     unannounced: int
     serving: tuple[PolicyVersion, ...]

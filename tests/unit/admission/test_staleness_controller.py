@@ -12,7 +12,7 @@ BATCH = 4
 
 
 class Platform:
-    """A learner and an actor that report, and the controller that observes them once a second."""
+    """A task queue, a learner and an actor that report, and the controller that observes them once a second."""
 
     def __init__(self, config: ResponseConfig) -> None:
         self.seen = Observations(window_s=10.0)
@@ -23,6 +23,7 @@ class Platform:
         self.serving = 0
         self.drain = 0.0
         self.started_at_s = 1.0
+        self.queue_reports = True
         self.flow = Flow(running=0, in_flight=0)
 
     def second(self, *, trained: float = 40.0, ess: float = 1.0) -> None:
@@ -34,6 +35,8 @@ class Platform:
             {"version": f"0-a@{self.step}"},
         )
         self._report("actor", {"serving_step": self.serving}, {"serving_version": f"0-a@{self.serving}"})
+        if self.queue_reports:
+            self._report("task_queue", {}, {})
         self.steering.tick(self.seen, self.flow, now_s=self.now_s)
 
     def _report(self, service: str, values: dict[str, float], labels: dict[str, str]) -> None:
@@ -69,6 +72,21 @@ def test_a_due_sync_stops_admission_until_every_actor_has_caught_up() -> None:
     platform.serving = 5
     platform.second()
     assert platform.steering.action().pause == ""
+    assert platform.steering.statistics()[statistics.HARD_SYNCS] == 1
+
+
+def test_a_sync_waits_for_a_task_queue_that_is_away() -> None:
+    platform = Platform(ResponseConfig(hard_sync=HardSyncConfig(every_versions=5)))
+    platform.second()
+    platform.queue_reports = False
+    for _ in range(5):
+        platform.second()
+    platform.step = platform.serving = 5
+    for _ in range(5):
+        platform.second()
+    assert "work in flight" in platform.steering.action().pause
+    platform.queue_reports = True
+    platform.second()
     assert platform.steering.statistics()[statistics.HARD_SYNCS] == 1
 
 

@@ -40,12 +40,22 @@ def test_the_last_checkpoint_waits_until_the_loop_ran_empty() -> None:
         LoopState(running=4, step=20.0, updating=False),
         LoopState(running=0, step=20.0, updating=True),
         LoopState(running=0, step=21.0, updating=False),
+        LoopState(running=None, step=21.0, updating=False),
+        LoopState(running=0, step=None, updating=False),
     ):
         now_s += QUIET_S
         state = advance(state, [UNTIL], REACHED, loop, now_s=now_s)
         assert not is_empty(state, now_s=now_s + QUIET_S / 2)
     assert is_empty(state, now_s=now_s + QUIET_S)
     assert not is_empty(msgspec.structs.replace(state, checkpointed=True), now_s=now_s + QUIET_S)
+
+
+def test_a_clock_that_is_set_back_delays_the_end_by_no_more_than_the_quiet_time() -> None:
+    state = advance(RunEnd(), [UNTIL], REACHED, QUIET, now_s=7200.0)
+    state = advance(state, [UNTIL], REACHED, QUIET, now_s=7200.5)
+    for now_s in (3600.0, 3600.0 + QUIET_S):
+        state = advance(state, [UNTIL], REACHED, QUIET, now_s=now_s)
+    assert is_empty(state, now_s=3600.0 + QUIET_S)
 
 
 def test_work_that_never_ends_delays_the_end_for_a_bounded_time() -> None:

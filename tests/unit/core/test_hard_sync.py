@@ -20,7 +20,7 @@ class SyncHarness:
     """A platform of one actor, seen by a sync."""
 
     step: int = 0
-    running: int = 2
+    running: int | None = 2
     in_flight: int = 9
     unannounced: int = 0
     serving: int = 0
@@ -57,6 +57,17 @@ def test_sync_drains_spreads_and_resumes() -> None:
     harness.serving = 14
     synced = harness.tick()
     assert (synced.phase, synced.completed, synced.last) == ("running", 1, version(14))
+
+
+def test_a_task_queue_that_does_not_report_is_not_taken_for_an_empty_pipeline() -> None:
+    harness = SyncHarness(step=0, in_flight=0, serving=10)
+    harness.tick()
+    harness.step = 10
+    harness.tick()
+    harness.running = None
+    assert harness.tick().phase == "draining"
+    harness.running = 0
+    assert harness.tick().completed == 1
 
 
 def test_the_period_counts_from_the_last_sync() -> None:
