@@ -38,7 +38,10 @@ class TargetCondition(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         """As ``--until`` takes it."""
-        return f"{self.name}{self.operator}{self.threshold:g}"
+        short = f"{self.threshold:g}"
+        # All digits where six are another number: a run that goes on from 1,000,000 to 1,000,001 has another target.
+        threshold = short if float(short) == self.threshold else repr(self.threshold)
+        return f"{self.name}{self.operator}{threshold.removesuffix('.0')}"
 
 
 class RunTarget(msgspec.Struct, frozen=True):

@@ -48,7 +48,7 @@ def test_text_that_is_no_target_is_refused_with_an_example(text: str) -> None:
 @given(
     name=st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True).filter(lambda name: name != "and"),
     operator=st.sampled_from([">=", "<=", ">", "<"]),
-    threshold=st.integers(-10_000, 10_000),
+    threshold=st.integers(-(2**53), 2**53),
 )
 def test_condition_reads_back_what_it_prints(name: str, operator: str, threshold: int) -> None:
     target = parse_target(f"{name}{operator}{threshold}")
