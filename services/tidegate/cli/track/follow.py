@@ -23,6 +23,7 @@ from tidegate.core.ids import LineageName, PolicyVersion, parse_version
 from tidegate.core.slo import Condition
 from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan, read_record
+from tidegate.runtime.evaluations import version_order
 from tidegate.runtime.files import replace_file
 
 # Samples are read from the ledger, which takes a while on a large one.
@@ -36,10 +37,13 @@ CONDITION_LEVELS: dict[Condition, float] = {"ok": 0.0, "burning": 1.0, "breached
 class Cursor(msgspec.Struct):
     """How far a run was tracked: its updates and evaluations, and whether its texts were written.
 
-    ``evaluated_at_s``: of the newest evaluation; the log lets go of the oldest, so that their number says nothing.
+    ``lineage_number``, ``last_step``: of the newest update, by ``version_order``: a learner that went back to a
+    checkpoint makes lower steps again. ``evaluated_at_s``: of the newest evaluation; the log lets go of the oldest, so
+    that their number says nothing.
     """
 
     run_id: str = ""
+    lineage_number: int = 0
     last_step: int = 0
     evaluated_at_s: float = 0.0
     objectives_at_s: float = 0.0
@@ -114,10 +118,12 @@ class TrackedRun:
         self._updates += self._tail.new()[1]
         while self._updates:
             update = self._updates[0]
-            if update["step"] > self._cursor.last_step:
+            # The log comes from its beginning after a rotation and at a new start.
+            order = max((0, update["step"]), version_order(f"{update['lineage']}@{update['step']}"))
+            if order > (self._cursor.lineage_number, self._cursor.last_step):
                 values = finite(curves_of(update), section="train")
                 self._tracker.numbers(values, step=update["step"], at_s=update["at_s"])
-                self._cursor.last_step = update["step"]
+                self._cursor.lineage_number, self._cursor.last_step = order
                 self._pending.append(PolicyVersion(LineageName(update["lineage"]), update["step"]))
                 sent += 1
             self._updates.popleft()

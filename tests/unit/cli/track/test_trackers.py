@@ -224,3 +224,27 @@ def test_update_that_the_tracker_refused_comes_again_and_none_comes_twice(tmp_pa
         except ConnectionError:
             continue
     assert tracker.taken == [(update["step"], update["loss"]) for update in read_steps(tmp_path)]
+
+
+class Recording(Unreliable):
+    """A tracker that takes everything."""
+
+    def _fail_sometimes(self) -> None:
+        return
+
+
+def test_updates_after_a_rollback_are_tracked_although_their_steps_are_lower(tmp_path: Path) -> None:
+    write_accounting(tmp_path, batches=3)
+    tracker, position = Recording(), tmp_path / "position.json"
+    TrackedRun(tmp_path, tracker, position).send_new(now_s=0.0, over=False)
+    log = tmp_path / "learner" / "steps.jsonl"
+    again = [
+        msgspec.json.encode({**update, "lineage": "1-bbbb", "loss": 7.0})
+        for update in read_steps(tmp_path)
+        if update["step"] > 1
+    ]
+    log.write_bytes(log.read_bytes() + b"".join(line + b"\n" for line in again))
+    for _ in range(2):
+        TrackedRun(tmp_path, tracker, position).send_new(now_s=0.0, over=False)
+    assert [step for step, _ in tracker.taken] == [1, 2, 3, 2, 3]
+    assert tracker.taken[3:] == [(2, 7.0), (3, 7.0)]
