@@ -38,9 +38,10 @@ class StepTail:
         They are at the first call, and after the log was rotated or replaced: then what was read before comes again.
         """
         path = self._folder / STEPS_FILE
-        if not path.is_file():
+        try:
+            status = path.stat()
+        except FileNotFoundError:  # before the first update, and for a moment while the log is rotated
             return False, []
-        status = path.stat()
         from_first = status.st_ino != self._file_id or status.st_size < self._offset
         updates: list[dict[str, Any]] = []
         if from_first:
@@ -55,7 +56,11 @@ class StepTail:
 
     def _whole_lines(self, path: Path, *, from_byte: int) -> Iterator[tuple[dict[str, Any], int]]:
         """Each update with where its line ends; damaged lines are left out."""
-        with path.open("rb") as file:
+        try:
+            opened = path.open("rb")
+        except FileNotFoundError:  # rotated meanwhile: the next call begins again
+            return
+        with opened as file:
             file.seek(from_byte)
             for line in file:
                 if not line.endswith(b"\n"):

@@ -33,10 +33,11 @@ def read_events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
     """Events of one kind in order; lines that a kill truncated are skipped."""
     decoder = msgspec.json.Decoder(dict[str, Any])
     for name in (f"{EVENTS_FILE}.1", EVENTS_FILE):
-        path = folder / name
-        if not path.is_file():
+        try:
+            opened = (folder / name).open("rb")
+        except FileNotFoundError:  # for a moment also while the log is rotated
             continue
-        with path.open("rb") as file:
+        with opened as file:
             for line in file:
                 try:
                     event = decoder.decode(line)

@@ -65,8 +65,10 @@ class RunEvents:
                 yield RunUpdate(line)
 
     def _evaluations(self) -> Iterator[RunEvaluation]:
-        path = self._folder / EVENTS_FILE
-        size = path.stat().st_size if path.is_file() else 0
+        try:
+            size = (self._folder / EVENTS_FILE).stat().st_size
+        except FileNotFoundError:  # for a moment also while the log is rotated
+            size = 0
         if size == self._events_size:
             return
         self._events_size = size
