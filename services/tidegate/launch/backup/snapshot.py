@@ -195,14 +195,25 @@ def _copy_databases(folder: Path, staging: Path, version: PolicyVersion) -> Back
                 ledger, journal = pair
                 counts = _counts(ledger, journal, version)
                 for source, name in ((journal, JOURNAL_FILE), (ledger, LEDGER_FILE)):
-                    with closing(sqlite3.connect(staging / name)) as copy:
-                        source.backup(copy)
+                    _copy(source, staging / name)
                 return counts
         time.sleep(PAIR_PAUSE_S)
     raise UnavailableError(
         f"Ledger and journal of {folder} were not seen at one moment, {PAIR_ATTEMPTS} times",
         fix="try it again",
     )
+
+
+def _copy(source: sqlite3.Connection, path: Path) -> None:
+    try:
+        with closing(sqlite3.connect(path)) as copy:
+            source.backup(copy)
+    except sqlite3.OperationalError as error:  # a damaged page is another error
+        raise NoSpaceError(
+            f"{path.name} could not be copied for a backup",
+            why=str(error),
+            fix="free space on the disk of the run; the run goes on, and so does the backup once there is space",
+        ) from error
 
 
 @contextmanager

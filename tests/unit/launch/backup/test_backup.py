@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from tidegate.launch.backup.snapshot import NoCheckpointError
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.learner.checkpoint import checkpoints_in, read
-from tidegate.runtime.backup_state import backup_problem, expect_backups
+from tidegate.runtime.backup_state import NoSpaceError, backup_problem, expect_backups
 from tidegate.runtime.object_storage.place import ObjectPlace
 from tidegate.trajectory_store import schema
 
@@ -428,3 +429,22 @@ def test_backup_to_another_place_does_not_end_the_watch_over_the_backups_of_the_
     state = state_of(folder)
     assert (state.number, state.every_s) == (2, 600.0)
     assert "none was completed" in backup_problem(state, now_s=state.made_at_s + 1801.0)
+
+
+def test_disk_that_fills_while_the_databases_are_copied_is_not_taken_for_damage(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging, really_connect = tmp_path / "staging", sqlite3.connect
+
+    def connect(path: Any, **named: Any) -> sqlite3.Connection:
+        connection = really_connect(path, **named)
+        if str(path).startswith(str(staging)):
+            connection.execute("PRAGMA max_page_count = 1")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    with (
+        pytest.raises(NoSpaceError, match=r"could not be copied for a backup\. database or disk is full"),
+        snapshots.snapshot_of(folder, staging=staging),
+    ):
+        pass
