@@ -3,6 +3,7 @@
 Every service process parses its part of the document from ``run.json``, so nothing heavy is imported here.
 """
 
+import math
 from typing import Annotated, Any, cast
 
 import msgspec
@@ -75,6 +76,13 @@ def parse_section(raw: dict[str, Any], service: str, *, source: str) -> tuple[An
 
 
 def _convert(section: Any, kind: type[Any], *, source: str, path: str) -> Any:
+    place = _not_finite(section, path)
+    if place:
+        raise ConfigError(
+            f"{source}: {place} is not a finite number",
+            why="the run's files are JSON, which has no other numbers",
+            fix="write a large number, such as 1.0e+9",
+        )
     extra = tuple(SERVICES) if kind is RunFile else (("replicas",) if path and path in REPLICATED else ())
     try:
         return msgspec.convert(section, kind)
@@ -82,3 +90,16 @@ def _convert(section: Any, kind: type[Any], *, source: str, path: str) -> Any:
         raise explain_validation(
             error, section, kind, source=source, path=path, also_allowed=extra
         ) from error
+
+
+def _not_finite(value: object, place: str) -> str:
+    """Where a section has infinity or what is no number; empty where it has neither."""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else place
+    items: list[tuple[object, object]] = []
+    if isinstance(value, dict):
+        items = list(cast("dict[object, object]", value).items())
+    elif isinstance(value, list | tuple):
+        items = list(enumerate(cast("list[object]", value)))
+    found = (_not_finite(item, f"{place}.{key}" if place else str(key)) for key, item in items)
+    return next(filter(None, found), "")

@@ -318,6 +318,11 @@ def test_target_is_refused_where_no_service_can_reach_it(
     assert problem in str(found) if problem else found is None
 
 
+@pytest.mark.parametrize("setting", ["staleness.max_age_s", "workload.env_kwargs.most", "slos.age_p95.bound"])
+def test_infinity_which_the_files_of_a_run_cannot_hold_is_refused(setting: str) -> None:
+    assert f"{setting} is not a finite number" in refusal(f"{setting}=.inf")
+
+
 def test_override_is_typed_as_in_the_file() -> None:
     plan = read_run_file(
         CARTPOLE,
