@@ -106,7 +106,8 @@ class Admission:
             self._woken.clear()
             await self._sample_streams()
             flow = self.flow()
-            self._staleness.tick(self._seen, flow, now_s=self._now_s())
+            paused = self.decision().limits.paused
+            self._staleness.tick(self._seen, flow, paused=paused, now_s=self._now_s())
             await self.completion.tick(
                 self._seen, flow, now_s=self._now_s(), wall_s=self.context.clock.now_s()
             )

@@ -39,8 +39,8 @@ class StalenessController:
         # At the previous tick: the learner's count of trained trajectories, its start time, and the time of the tick.
         self._trained: tuple[float, float, float] | None = None
 
-    def tick(self, seen: Observations, flow: Flow, *, now_s: float) -> None:
-        """Advance both controllers by one tick."""
+    def tick(self, seen: Observations, flow: Flow, *, paused: bool, now_s: float) -> None:
+        """Advance both controllers by one tick. ``paused``: whether admission is, for whatever reason."""
         learner = next(iter(seen.latest("learner", now_s=now_s)), None)
         self.sync = hard_sync.advance(
             self.sync,
@@ -62,7 +62,7 @@ class StalenessController:
             self.goodput = goodput.advance(
                 self.goodput,
                 # While admission is paused, throughput does not depend on the budget.
-                goodput=None if self.sync.pauses else measured,
+                goodput=None if paused or self.sync.pauses else measured,
                 max_lag=self._max_lag,
                 config=self._config.goodput,
                 now_s=now_s,

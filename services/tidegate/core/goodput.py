@@ -78,6 +78,8 @@ def advance(
     mean = state.sum / state.count
     state = replace(state, window_from_s=None, sum=0.0, count=0)
     if state.lag == state.base:
+        if mean <= 0.0:
+            return state  # nothing was trained, such as before the first batch
         return _rested(replace(state, base_goodput=mean), max_lag=max_lag, config=config, now_s=now_s)
     return _tried(state, mean, max_lag=max_lag, config=config, now_s=now_s)
 

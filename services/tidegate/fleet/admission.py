@@ -75,7 +75,7 @@ class FleetAdmission:
                 self._seen.put(stats, now_s=now_s)
         flow = flow_of(self._seen, now_s=now_s)
         if self._plan.is_steered():
-            self.steering.tick(self._seen, flow, now_s=now_s)
+            self.steering.tick(self._seen, flow, paused=False, now_s=now_s)
         action = self.steering.action()
         resident = self._seen.latest("trajectory_store", now_s=now_s)
         resident_bytes = sum(stats.values.get(store_stats.RESIDENT_BYTES, 0.0) for stats in resident)

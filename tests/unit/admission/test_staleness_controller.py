@@ -24,6 +24,7 @@ class Platform:
         self.drain = 0.0
         self.started_at_s = 1.0
         self.queue_reports = True
+        self.paused = False
         self.flow = Flow(running=0, in_flight=0)
 
     def second(self, *, trained: float = 40.0, ess: float = 1.0) -> None:
@@ -37,7 +38,7 @@ class Platform:
         self._report("actor", {"serving_step": self.serving}, {"serving_version": f"0-a@{self.serving}"})
         if self.queue_reports:
             self._report("task_queue", {}, {})
-        self.steering.tick(self.seen, self.flow, now_s=self.now_s)
+        self.steering.tick(self.seen, self.flow, paused=self.paused, now_s=self.now_s)
 
     def _report(self, service: str, values: dict[str, float], labels: dict[str, str]) -> None:
         stats = ServiceStats(
@@ -105,6 +106,18 @@ def test_the_budget_follows_goodput_down_when_lag_costs_more_than_it_buys() -> N
         platform.second(trained=100.0, ess=0.7**lag)
     assert platform.steering.action().max_lag <= 1
     assert platform.steering.statistics()[statistics.BUDGET_MOVES] >= MAX_LAG - 1
+
+
+def test_a_run_that_is_paused_or_trains_nothing_keeps_its_budget() -> None:
+    platform = Platform(ResponseConfig(goodput=GoodputConfig(enabled=True, settle_s=2.0, window_s=5.0)))
+    for _ in range(600):  # before the first batch
+        platform.second(trained=0.0)
+    assert platform.steering.action().max_lag == MAX_LAG
+    platform.paused = True
+    for second in range(600):  # work in flight still ends
+        platform.second(trained=40.0 if second < 300 else 0.0)
+    assert platform.steering.action().max_lag == MAX_LAG
+    assert platform.steering.statistics()[statistics.BUDGET_MOVES] == 0
 
 
 def test_a_learner_that_restarted_counts_no_burst() -> None:
