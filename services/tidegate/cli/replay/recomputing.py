@@ -57,13 +57,19 @@ class Recomputation:
         ``without``: a trajectory that is left out with its group; nothing is compared from that update on.
 
         Raises:
-            NotFoundError: the run has no such version, or nothing to start from.
+            NotFoundError: the run has no such version, ``since`` is none of its ancestors, or nothing to start from.
             ConfigError: updates of this run cannot be recomputed, or its environment cannot be described.
             CorruptionError: the description of its environment is damaged.
         """
         record, plan = read_plan(folder)
         self._updates = updates
         self._path = updates.path_to(target)
+        if since is not None and since.step >= 0 and not updates.tree.descends(target, since):
+            raise NotFoundError(
+                f"{target} was not trained from {since}",
+                why="it is on a branch that was given up, or later",
+                fix=f"name a version of {', '.join(name for name, _ in updates.tree.path(target))}",
+            )
         self._target = target
         self._checkpoints = _checkpoints_on(folder / CHECKPOINTS, self._path, target)
         self._without = without
