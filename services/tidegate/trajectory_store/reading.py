@@ -168,12 +168,6 @@ def status_of(db: sqlite3.Connection, trajectory_id: str) -> TrajectoryStatus:
     Raises:
         NotFoundError: the ledger has no such trajectory.
     """
-    if folded_among(db, load_ids(db), [TrajectoryId(trajectory_id)]):
-        raise NotFoundError(
-            f"The row of trajectory {trajectory_id} was folded into the ledger's counters",
-            why="it ended long ago, and the ledger has more than trajectory_store.rows_kept_max rows",
-            fix="`tidegate audit` counts it; raise rows_kept_max in runs whose old trajectories are to be explained",
-        )
     found = db.execute(
         "SELECT t.group_id, t.group_size, t.state, t.reason, t.detail, t.trained_lineage, t.trained_step,"
         " t.lag, t.span, t.age_s, f.received_at_s, t.accepted_at_s, t.leased_at_s, t.terminal_at_s, t.frame_index,"
@@ -182,6 +176,13 @@ def status_of(db: sqlite3.Connection, trajectory_id: str) -> TrajectoryStatus:
         " WHERE t.trajectory_id = ?",
         (trajectory_id,),
     ).fetchone()
+    # Asked only then: the folded ids are read whole.
+    if found is None and folded_among(db, load_ids(db), [TrajectoryId(trajectory_id)]):
+        raise NotFoundError(
+            f"The row of trajectory {trajectory_id} was folded into the ledger's counters",
+            why="it ended long ago, and the ledger has more than trajectory_store.rows_kept_max rows",
+            fix="`tidegate audit` counts it; raise rows_kept_max in runs whose old trajectories are to be explained",
+        )
     if found is None:
         raise NotFoundError(
             f"The ledger has no trajectory {trajectory_id}",

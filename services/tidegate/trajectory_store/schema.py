@@ -34,7 +34,7 @@ Durability = Literal["process", "power_loss"]
 # `outcomes` is pruned, and an entry covers `num_rows` rows from `seq` on.
 # `batches` distinguishes a repeated commit from a late one. Of a sampled one it holds the units, `num_samples` of them,
 # until their uses are folded into `folded_uses` (see `replay.accounting`): `folded` says into which part. `budget`: the
-# max_lag that it was leased under (see `budgets`).
+# max_lag that it was leased under (see `budgets`). Each arrival of a closed lineage asks for its newest step, by index.
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE lineages (
@@ -111,6 +111,7 @@ CREATE TABLE batches (
     budget INTEGER
 );
 CREATE INDEX batches_with_units ON batches (lineage, step) WHERE units IS NOT NULL;
+CREATE INDEX batches_by_update ON batches (lineage, step);
 CREATE TABLE folded_uses (
     seq INTEGER NOT NULL,
     lineage TEXT NOT NULL,
@@ -183,6 +184,7 @@ def _create_or_check(connection: sqlite3.Connection, path: Path, *, run_id: str)
         )
     with transaction(connection):
         budgets.add_missing(connection)
+        connection.execute("CREATE INDEX IF NOT EXISTS batches_by_update ON batches (lineage, step)")
 
 
 def _check_version(version: int, path: Path) -> None:

@@ -17,7 +17,7 @@ from tidegate.core.staleness import Fresh, StalenessLimits, tighter
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.races import is_set_within
 from tidegate.runtime.rpc import Registration
-from tidegate.runtime.threads import iterate_in_thread
+from tidegate.runtime.threads import WorkerThread, iterate_in_thread
 from tidegate.trajectory_store.opening_rate import OpeningRate
 from tidegate.trajectory_store.reading import moment
 from tidegate.trajectory_store.replay.sampled_batches import SampledCommit
@@ -101,7 +101,8 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self._clock = clock
         self._opening_rate = OpeningRate()
         self._draining = False
-        self._verifying = asyncio.Lock()
+        # One at a time, also after a caller left.
+        self._verifying = WorkerThread("verify")
         # As in the learner's last request.
         self._batch_size = 0
 
@@ -339,8 +340,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self, request: pb.VerifyLedgerRequest, context: _Context
     ) -> pb.VerifyLedgerResponse:
         """One moment of the file against its hash chain, read beside the writer; one verification at a time."""
-        async with self._verifying:
-            found = await asyncio.to_thread(verify, self._store.ledger_path, head=request.head)
+        found = await self._verifying.run(partial(verify, self._store.ledger_path, head=request.head))
         return pb.VerifyLedgerResponse(
             num_entries=found.num_entries,
             num_rows=found.num_rows,
@@ -400,7 +400,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         first = await anext(requests, None)
         if not isinstance(first, pb.UploadPayloadRequest) or not first.HasField("reference"):
             raise RecordError("An upload does not start with its reference")
-        upload = self._store.uploads.begin(reference_from_proto(first.reference))
+        upload = self._store.uploads.begin(reference_from_proto(first.reference), now_s=self._clock.now_s())
         if upload is None:
             return pb.UploadPayloadResponse()
         try:

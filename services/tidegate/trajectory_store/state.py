@@ -208,10 +208,10 @@ class Pool:
         return found
 
     def siblings(self, candidate: Candidate) -> Group:
-        """What waits of a candidate's group id, itself included if it waits."""
-        whole = [group for group in self._whole.groups() if group[0].group_id == candidate.group_id]
-        waiting = self._partial.get(candidate.group_id, {})
-        return (*(member for group in whole for member in group), *waiting.values())
+        """The whole group that a candidate is in, and what of its group id waits for members; itself included."""
+        first = self._first_of.get(candidate.seq)
+        whole = () if first is None else self._whole.group(first)
+        return (*whole, *self._partial.get(candidate.group_id, {}).values())
 
 
 def _is_whole(members: Group) -> bool:

@@ -119,8 +119,8 @@ class UploadArea:
         """Bytes kept and promised."""
         return sum(size for size, _ in self._kept.values()) + sum(self._reserved.values())
 
-    def begin(self, reference: PayloadReference) -> Upload | None:
-        """Start an upload; None when these very bytes are here already.
+    def begin(self, reference: PayloadReference, *, now_s: float) -> Upload | None:
+        """Start an upload; None when these very bytes are here already, which then are kept for a whole lifetime more.
 
         Raises:
             RecordError: the reference is malformed or promises too much.
@@ -134,6 +134,7 @@ class UploadArea:
                 fix="send fewer samples a group, or shorter ones",
             )
         if reference.digest in self._kept:
+            self._kept[reference.digest] = (reference.size, now_s)
             return None
         if self.num_bytes + reference.size > self._bytes_max:
             raise BackpressureError(

@@ -48,7 +48,7 @@ def reference_message(frame: bytes) -> ArrivedMessage:
 
 
 def keep(uploads: UploadArea, frame: bytes) -> None:
-    upload = uploads.begin(PayloadReference("p", len(frame), digest_of(frame)))
+    upload = uploads.begin(PayloadReference("p", len(frame), digest_of(frame)), now_s=0.0)
     assert upload is not None
     upload.write(frame)
     upload.finish(now_s=0.0)

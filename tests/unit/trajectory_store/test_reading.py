@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.disks import file_size_limited
 from tests.unit.trajectory_store.building import (
+    FORK,
+    MAIN,
     NOW_S,
     at,
     consumed,
@@ -15,11 +17,14 @@ from tests.unit.trajectory_store.building import (
     lease,
     make_trajectory,
     message_of,
+    open_store,
     started_store,
 )
 from tidegate.core.errors import CorruptionError, NotFoundError, StaleFolderError, UnavailableError
 from tidegate.core.ids import TrajectoryId
 from tidegate.core.records import VersionSpan
+from tidegate.core.staleness import Lineage
+from tidegate.trajectory_store import reading
 from tidegate.trajectory_store.reading import LEDGER_FILE, ids, rows, totals, trajectory
 from tidegate.trajectory_store.store import Store
 from tidegate.wire.clients.trajectory_store import Dropped
@@ -56,6 +61,35 @@ def test_file_of_a_stopped_store_gives_the_same_answers(tmp_path: Path) -> None:
     running = store.totals()
     store.close()
     assert counted(tmp_path / LEDGER_FILE) == running
+
+
+def test_row_is_found_without_reading_the_ids_of_folded_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each traced drop asks for its row, and a long run has many folded ids."""
+    lived(tmp_path).close()
+    monkeypatch.delattr(reading, "load_ids")
+    assert trajectory(tmp_path / LEDGER_FILE, "t-1.0").state == "trained"
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_newest_step_of_a_closed_lineage_is_found_by_an_index(tmp_path: Path, *, is_old: bool) -> None:
+    """Each arrival of such a lineage asks for it; a million trajectories are tens of thousands of batches."""
+    store = lived(tmp_path)
+    if is_old:
+        store.ledger.connection.execute("DROP INDEX batches_by_update")
+        store.close()
+        store = open_store(tmp_path)
+    asked: list[str] = []
+    store.ledger.connection.set_trace_callback(asked.append)
+    store.open_lineage(Lineage(FORK, MAIN, 5), learner_id="learner-1", consumed=(), now_s=NOW_S)
+    asked.clear()
+    assert store.ledger.newest_step(MAIN) == 5
+    store.ledger.connection.set_trace_callback(None)
+    [query] = asked
+    [(*_, plan)] = store.ledger.connection.execute(f"EXPLAIN QUERY PLAN {query}").fetchall()
+    assert "batches_by_update" in plan
+    store.close()
 
 
 def test_row_of_a_trajectory_contains_its_history(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from tests.unit.trajectory_store.building import at
@@ -6,6 +7,7 @@ from tidegate.core.batching import Candidate
 from tidegate.core.ids import GroupId, TrajectoryId
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Lineage, LineageTree, StalenessLimits
+from tidegate.core.waiting import WholeGroups
 from tidegate.trajectory_store.state import LiveFrames, Location, Pool, Tally
 
 
@@ -50,6 +52,14 @@ def test_group_is_offered_once_all_of_its_members_wait() -> None:
     pool.add([candidate(2, group="g", size=2)])
     assert seqs(offered(pool)) == [[1, 2]]
     assert (len(pool), pool.num_whole) == (2, 2)
+
+
+def test_members_of_a_group_are_found_without_a_pass_over_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is restored without its payloads asks for each of its trajectories."""
+    pool = Pool()
+    pool.add([candidate(seq, group=f"g-{seq // 2}", size=2) for seq in range(2, 8)])
+    monkeypatch.delattr(WholeGroups, "groups")
+    assert [member.seq for member in pool.siblings(candidate(5, group="g-2", size=2))] == [4, 5]
 
 
 def test_group_that_loses_a_member_is_no_longer_offered() -> None:

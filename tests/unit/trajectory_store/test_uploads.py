@@ -26,7 +26,7 @@ def reference_to(data: bytes, *, name: str = "t-1:scored") -> PayloadReference:
 
 def keep(uploads: UploadArea, data: bytes, *, now_s: float = 0.0) -> PayloadReference:
     reference = reference_to(data)
-    upload = uploads.begin(reference)
+    upload = uploads.begin(reference, now_s=0.0)
     assert upload is not None
     upload.write(data[:3])
     upload.write(memoryview(data)[3:])
@@ -50,13 +50,21 @@ def test_upload_is_kept_until_its_message_was_accepted(tmp_path: Path) -> None:
 def test_same_bytes_again_need_no_second_upload(tmp_path: Path) -> None:
     uploads = area(tmp_path)
     reference = keep(uploads, b"a large frame")
-    assert uploads.begin(reference) is None
+    assert uploads.begin(reference, now_s=0.0) is None
+
+
+def test_upload_that_is_repeated_is_kept_for_a_whole_lifetime_more(tmp_path: Path) -> None:
+    uploads = area(tmp_path, ttl_s=60.0)
+    reference = keep(uploads, b"a large frame", now_s=0.0)
+    assert uploads.begin(reference, now_s=50.0) is None
+    assert uploads.expire(now_s=100.0) == 0
+    assert uploads.expire(now_s=111.0) == 1
 
 
 def test_two_concurrent_uploads_of_the_same_bytes_both_succeed(tmp_path: Path) -> None:
     uploads = area(tmp_path)
     reference = reference_to(b"a large frame")
-    both = [uploads.begin(reference), uploads.begin(reference)]
+    both = [uploads.begin(reference, now_s=0.0), uploads.begin(reference, now_s=0.0)]
     for upload in both:
         assert upload is not None
         upload.write(b"a large frame")
@@ -73,7 +81,7 @@ def test_upload_that_does_not_match_its_reference_is_refused_and_frees_its_space
     tmp_path: Path, sent: bytes
 ) -> None:
     uploads = area(tmp_path)
-    upload = uploads.begin(reference_to(b"a large frame"))
+    upload = uploads.begin(reference_to(b"a large frame"), now_s=0.0)
     assert upload is not None
     upload.write(sent)
     with pytest.raises(CorruptionError):
@@ -85,7 +93,7 @@ def test_upload_that_does_not_match_its_reference_is_refused_and_frees_its_space
 
 def test_upload_longer_than_it_promised_is_cut_off(tmp_path: Path) -> None:
     uploads = area(tmp_path)
-    upload = uploads.begin(reference_to(b"short"))
+    upload = uploads.begin(reference_to(b"short"), now_s=0.0)
     assert upload is not None
     with pytest.raises(RecordError, match="longer"):
         upload.write(b"much longer")
@@ -105,18 +113,18 @@ def test_reference_that_promises_the_impossible_is_refused(
     tmp_path: Path, reference: PayloadReference
 ) -> None:
     with pytest.raises(RecordError, match="promises"):
-        area(tmp_path).begin(reference)
+        area(tmp_path).begin(reference, now_s=0.0)
 
 
 def test_full_area_applies_backpressure_until_space_is_freed(tmp_path: Path) -> None:
     uploads = area(tmp_path, bytes_max=20)
     first = keep(uploads, b"0123456789")
-    pending = uploads.begin(reference_to(b"abcdefghij"))
+    pending = uploads.begin(reference_to(b"abcdefghij"), now_s=0.0)
     assert pending is not None
     with pytest.raises(BackpressureError):
-        uploads.begin(reference_to(b"x"))
+        uploads.begin(reference_to(b"x"), now_s=0.0)
     uploads.remove(first.digest)
-    assert uploads.begin(reference_to(b"x")) is not None
+    assert uploads.begin(reference_to(b"x"), now_s=0.0) is not None
 
 
 def test_unreferenced_upload_expires(tmp_path: Path) -> None:
@@ -132,7 +140,7 @@ def test_unreferenced_upload_expires(tmp_path: Path) -> None:
 def test_new_process_keeps_complete_uploads_and_clears_unfinished_ones(tmp_path: Path) -> None:
     first = area(tmp_path)
     reference = keep(first, b"a large frame")
-    unfinished = first.begin(reference_to(b"never finished"))
+    unfinished = first.begin(reference_to(b"never finished"), now_s=0.0)
     assert unfinished is not None
     unfinished.write(b"never")
     second = area(tmp_path, now_s=5.0)
@@ -152,7 +160,7 @@ def test_upload_that_changed_on_disk_is_detected(tmp_path: Path) -> None:
 def test_upload_that_a_full_disk_cuts_frees_its_space(tmp_path: Path) -> None:
     uploads = area(tmp_path)
     (tmp_path / "1.part").symlink_to(FULL)
-    upload = uploads.begin(reference_to(b"a large frame"))
+    upload = uploads.begin(reference_to(b"a large frame"), now_s=0.0)
     assert upload is not None
     upload.write(b"a large frame")
     with pytest.raises(UnavailableError, match="No space"):  # its sender repeats it
@@ -166,7 +174,7 @@ def test_upload_whose_file_cannot_be_opened_reserves_nothing(tmp_path: Path) -> 
     uploads = area(tmp_path)
     (tmp_path / "1.part").mkdir()
     with pytest.raises(UnavailableError, match="directory"):
-        uploads.begin(reference_to(b"a large frame"))
+        uploads.begin(reference_to(b"a large frame"), now_s=0.0)
     assert uploads.num_bytes == 0
 
 

@@ -1,9 +1,12 @@
 """A ledger that was changed after it was written, found row by row."""
 
+import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -24,12 +27,14 @@ from tests.unit.trajectory_store.building import (
     started_store,
 )
 from tidegate.core.verification import Verification
-from tidegate.trajectory_store import hash_chain
+from tidegate.runtime.clock import SystemClock
+from tidegate.trajectory_store import hash_chain, servicer
 from tidegate.trajectory_store.hash_chain import GENESIS, TrainedNote
 from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.segments import segment_path
 from tidegate.trajectory_store.store import Store
 from tidegate.trajectory_store.verifying import read_head, verify
+from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.wire.clients.trajectory_store import Dropped
 
 
@@ -67,6 +72,37 @@ def test_ledger_as_it_was_written_is_intact(ledger: Path) -> None:
 def test_empty_ledger_is_intact(tmp_path: Path) -> None:
     started_store(tmp_path).close()
     assert verify(tmp_path / LEDGER_FILE).intact
+
+
+async def test_next_verification_waits_for_the_one_whose_caller_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, num_active, most_active, may_end = started_store(tmp_path), 0, 0, threading.Event()
+
+    def slow(path: Path, *, head: str) -> Verification:
+        nonlocal num_active, most_active
+        num_active += 1
+        most_active = max(most_active, num_active)
+        may_end.wait()
+        num_active -= 1
+        return verify(path, head=head)
+
+    monkeypatch.setattr(servicer, "verify", slow)
+    served = servicer.TrajectoryStoreServicer(store, SystemClock(), budget=lambda: LIMITS)
+    calls = [
+        asyncio.create_task(served.VerifyLedger(pb.VerifyLedgerRequest(), cast("Any", None))) for _ in "ab"
+    ]
+    try:
+        async with asyncio.timeout(60.0):
+            while not num_active:
+                await asyncio.sleep(0.01)
+        calls[0].cancel()
+        await asyncio.wait(calls, timeout=0.2)
+    finally:
+        may_end.set()
+    assert (await calls[1]).num_entries == 1
+    assert most_active == 1
+    store.close()
 
 
 @pytest.mark.parametrize(

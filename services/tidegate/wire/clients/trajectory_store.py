@@ -335,7 +335,8 @@ class TrajectoryStoreClient:
             ancestors=[lineage_to_proto(ancestor) for ancestor in ancestors],
         )
         with remote_errors(SERVICE):
-            response = await self._stub.OpenLineage(request, timeout=DEADLINE_S)
+            # The store reads its whole ledger.
+            response = await self._stub.OpenLineage(request, timeout=AUDIT_DEADLINE_S)
         return tree_from_proto(response.lineages), response.revived
 
     async def mark_checkpointed(self, version: PolicyVersion) -> None:

@@ -1,0 +1,39 @@
+"""How long the store's client waits for answers."""
+
+from typing import Any
+
+import pytest
+from grpc import aio
+
+from tidegate.core.ids import LineageName
+from tidegate.core.staleness import Lineage
+from tidegate.wire.clients.remote import AUDIT_DEADLINE_S
+from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+
+
+class _NotMadeError(Exception):
+    """The call was seen, and is not made."""
+
+
+class _SeesDeadlines(aio.UnaryUnaryClientInterceptor):
+    """Keeps the deadline of each call."""
+
+    def __init__(self) -> None:
+        self.deadlines_s: list[float | None] = []
+
+    async def intercept_unary_unary(
+        self, continuation: Any, client_call_details: aio.ClientCallDetails, request: Any
+    ) -> Any:
+        self.deadlines_s.append(client_call_details.timeout)
+        raise _NotMadeError
+
+
+async def test_opening_a_lineage_may_take_as_long_as_reading_a_whole_ledger() -> None:
+    """The store reads every row for it; a learner that gives up sooner asks again, and is never answered."""
+    seen = _SeesDeadlines()
+    async with aio.insecure_channel("ipv4:127.0.0.1:9", interceptors=[seen]) as channel:
+        with pytest.raises(_NotMadeError):
+            await TrajectoryStoreClient(channel).open_lineage(
+                Lineage(LineageName("0-aaaa")), learner_id="learner-0"
+            )
+    assert seen.deadlines_s == [AUDIT_DEADLINE_S]
