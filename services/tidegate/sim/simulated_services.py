@@ -20,6 +20,7 @@ from tidegate.learner.checkpoint import CheckpointFolder
 from tidegate.learner.config import LearnerConfig
 from tidegate.learner.main import assemble as assemble_learner
 from tidegate.learner.steps_log import StepsLog
+from tidegate.learner.update_speed import UpdateSpeed
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
@@ -100,7 +101,13 @@ def learner_spec(pace: Pace, oracle: Oracle, true_clock: Clock) -> ServiceSpec:
             CheckpointFolder, context.data_dir / "checkpoints", keep=config.keep_checkpoints
         )
         return assemble_learner(
-            context, config, trainer=trainer, folder=folder, log=log, make_first_policy=lambda: None
+            context,
+            config,
+            trainer=trainer,
+            folder=folder,
+            log=log,
+            make_first_policy=lambda: None,
+            speed=UpdateSpeed(),
         )
 
     return ServiceSpec(name="learner", config_type=LearnerConfig, build=build)

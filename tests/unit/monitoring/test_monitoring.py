@@ -24,7 +24,7 @@ from tools.monitoring.rule_files import DEFAULT_PERIOD, INDEX, rule_files, runbo
 from tools.monitoring.slo_rules import BURN_WINDOWS, SLO_NAMES, Period, duration
 
 METRIC_PATTERN = re.compile(
-    r"\b(?:tidegate_[a-z_]+|kube(?:let)?_[a-z_]+|DCGM_[A-Z_]+|otelcol_[a-z_]+|rpc_[a-z_]+|process_[a-z_]+|slo:[a-z_]+:[a-z0-9_]+|tidegate:[a-z_]+:[a-z]+)\b"
+    r"\b(?:tidegate_[a-z_]+|kube(?:let)?_[a-z_]+|DCGM_[A-Z_]+|otelcol_[a-z_]+|rpc_[a-z_]+|process_[a-z_]+|hw_gpu_[a-z_]+|slo:[a-z_]+:[a-z0-9_]+|tidegate:[a-z_]+:[a-z]+)\b"
 )
 # The lowest target that a run file may declare.
 TARGET_MIN = 0.7
