@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tidegate.cli.json_output import write_json
-from tidegate.cli.run_list import RunFolders, RunLine
+from tidegate.cli.run_list import RunFolders, RunLine, line_of
 from tidegate.cli.up.view import number
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError, FolderInUseError
@@ -38,8 +38,8 @@ def runs(
 
     `tidegate ui` shows and compares them. --prune removes the folders of old runs with everything in them.
     """
-    lines = RunFolders(place).lines()
     if not prune:
+        lines = RunFolders(place).lines()
         if json:
             write_json({"runs": lines})
         else:
@@ -48,14 +48,19 @@ def runs(
     if keep is None and older_than is None:
         raise ConfigError("--prune names no runs", fix="add --keep 10, --older-than 7d, or both")
     age_s = 0.0 if older_than is None else parse_duration(older_than)
+    # A link is left alone: what it leads to is not below this folder, and may have the name of a run that is.
+    folders = {path.resolve().name: path for path in RunFolders(place).folders() if not path.is_symlink()}
+    lines = list(map(line_of, folders.values()))
     chosen = prunable(lines, keep=keep or 0, older_than_s=age_s, now_s=time.time())
-    removed = [line for line in chosen if not yes or _remove(place / line.name)]
+    removed = [line for line in chosen if not yes or _remove(folders[line.name])]
     if json:
         write_json({"removed" if yes else "would_remove": [line.name for line in removed]})
         return
     console = Console()
     for line in removed:
-        console.print(f"{'removed' if yes else 'would remove'} {place / line.name}", highlight=False)
+        console.print(
+            f"{'removed' if yes else 'would remove'} {folders[line.name]}", highlight=False, soft_wrap=True
+        )
     if not yes:
         console.print(f"{len(removed)} runs; add --yes to remove them", highlight=False)
 

@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,26 @@ def test_folder_in_which_a_platform_just_started_stays(tmp_path: Path) -> None:
     assert held
     assert run(["runs", str(tmp_path), "--prune", "--keep", "0", "--yes"]) == 0
     assert (tmp_path / "one" / "run.json").is_file()
+
+
+def test_prune_removes_no_other_run_for_a_link_that_leads_to_one_of_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "archive" / "a")
+    os.utime(tmp_path / "archive" / "a" / "run.json", (START_S - HOUR_S, START_S - HOUR_S))
+    write_run(tmp_path / "runs" / "a")
+    (tmp_path / "runs" / "older").symlink_to(tmp_path / "archive" / "a")
+    assert run(["runs", str(tmp_path / "runs"), "--prune", "--keep", "1", "--yes"]) == 0
+    assert "removed" not in capsys.readouterr().out
+    assert (tmp_path / "runs" / "a" / "run.json").is_file()
+    assert (tmp_path / "archive" / "a" / "run.json").is_file()
+
+
+def test_prune_of_a_single_run_folder_names_and_removes_that_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "one")
+    assert run(["runs", str(tmp_path / "one"), "--prune", "--keep", "0"]) == 0
+    assert f"would remove {tmp_path / 'one'}\n" in capsys.readouterr().out
+    assert run(["runs", str(tmp_path / "one"), "--prune", "--keep", "0", "--yes"]) == 0
+    assert not (tmp_path / "one").exists()
