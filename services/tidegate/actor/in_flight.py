@@ -59,14 +59,21 @@ class InFlightTasks:
         """Add a delivered task; False, without a change, when it is in flight already.
 
         A broker that missed heartbeats while it was away delivers a task again. Acknowledging the first delivery
-        acknowledges the second too, so the task is neither run twice nor left unanswered.
+        acknowledges the second too, so the task is neither run twice nor left unanswered. Another message of the same
+        task (``holds``: False) is one that was published again after the stream had forgotten its id.
         """
-        if leased.delivery.sequence in self._leased:
+        if self.holds(leased) or any(
+            held.task.task_id == leased.task.task_id for held in self._leased.values()
+        ):
             return False
         self._leased[leased.delivery.sequence] = leased
         self.waiting.append(leased)
         self.wakeup.set()
         return True
+
+    def holds(self, leased: LeasedTask) -> bool:
+        """Whether its message is in flight, by this or an earlier delivery."""
+        return leased.delivery.sequence in self._leased
 
     def start(self, positions: list[int]) -> list[LeasedTask]:
         """Move waiting tasks to running."""

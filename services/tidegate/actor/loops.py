@@ -144,8 +144,11 @@ class WorkLoops:
         if delivery.num_delivered > 1:
             context.stats.add(statistics.TASKS_REDELIVERED)
             task = redelivered(task, num_delivered=delivery.num_delivered)
-        if not self._in_flight.take(LeasedTask(task, delivery, context.clock.now_s())):
+        leased = LeasedTask(task, delivery, context.clock.now_s())
+        if not self._in_flight.take(leased):
             context.stats.add(statistics.TASKS_DUPLICATE)
+            if not self._in_flight.holds(leased):
+                await delivery.ack()  # the task stays in the stream, as the message that is in flight
 
     def _decode(self, data: bytes) -> Task:
         task = task_from_bytes(data)

@@ -187,6 +187,7 @@ class Learner:
         )
         self._progress, self._tree = started.progress, started.tree
         self._policy, self._base_digest = started.policy, started.base_digest
+        self._published_at_s = started.published_at_s
         self._checkpoint_writer.newest = started.restored_from
         self._steps_since_checkpoint = started.num_recomputed
         self._reporter.progress(started.progress)

@@ -12,7 +12,7 @@ import msgspec
 
 from tidegate.catalogue import learner as statistics
 from tidegate.core.batching import training_order
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.records import Trajectory
 from tidegate.core.response import Tier, respond
 from tidegate.learner.guarded_update import not_finite
@@ -35,18 +35,27 @@ async def recover_updates(
 ) -> TrainingProgress:
     """Recompute every committed update after ``progress``, in the trainer's ``thread``; returns where that ends.
 
-    Ends early where a payload is gone, where the store refuses, and when the learner drains: the other trajectories
-    become available again when the learner opens its lineage.
+    Ends early where a payload is gone and where the store refuses: the other trajectories become available again when
+    the learner opens its lineage.
 
     Raises:
+        UnavailableError: the learner drains. It must not open a lineage, which would give up the updates that are left.
         TidegateError: an update is not finite now.
     """
-    while not context.drain.requested:
+    while True:
+        if context.drain.requested:
+            raise UnavailableError(
+                "The learner was stopped while it recomputed updates",
+                why=f"it had come to {progress.version}",
+                fix="nothing: the next start recomputes them",
+            )
         try:
             update = await until_done(
                 context, partial(store.read_update, progress.version), what="read_update"
             )
         except TidegateError as error:
+            if error.retryable:  # only a learner that drains stops asking
+                raise
             context.log.warning("updates_not_recomputed", since=str(progress.version), error=str(error))
             break
         if update is None:

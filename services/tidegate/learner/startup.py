@@ -41,14 +41,15 @@ ROLLED_BACK = "rolled_back"
 class Start(msgspec.Struct, frozen=True, eq=False):
     """The start of a learner: its progress, the tree with its own lineage, and the restored checkpoint if any.
 
-    ``policy`` is published, with ``base_digest`` (``PolicySnapshot``). ``num_recomputed``: updates since
-    the checkpoint. ``rollback``: the one that this start finished.
+    ``policy`` is published, with ``base_digest`` (``PolicySnapshot``), at ``published_at_s``. ``num_recomputed``:
+    updates since the checkpoint. ``rollback``: the one that this start finished.
     """
 
     progress: TrainingProgress
     tree: LineageTree
     policy: dict[str, Array]
     base_digest: str
+    published_at_s: float
     learner_id: str
     restored_from: PolicyVersion | None
     num_recomputed: int
@@ -135,6 +136,7 @@ async def start(
         tree=tree,
         policy=policy,
         base_digest=base,
+        published_at_s=snapshot.published_at_s,
         learner_id=learner_id,
         restored_from=restored_from,
         num_recomputed=num_recomputed,

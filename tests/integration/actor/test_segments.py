@@ -92,6 +92,24 @@ async def test_task_waits_for_the_version_it_requires_however_long_without_being
     assert context.stats.value(statistics.WAIT_POLICY_S) > 0
 
 
+async def test_task_that_is_in_the_stream_twice_is_run_once(
+    bus: Bus, topology: Topology, settings: Settings
+) -> None:
+    """The task queue publishes again what it did not see acknowledged, maybe after the stream forgot the id."""
+    config = msgspec.structs.replace(CONFIG, slots=2)
+    async with running(main.build, config, make_context("actor", settings, bus=bus)) as context:
+        await announce_policy(bus, topology, 0, mlp_params(0))
+        for number in (1, 2):
+            data = task_to_bytes(segment("task-1", required=1))
+            await bus.publish(topology.tasks("default"), data, message_id=f"task-1:{number}")
+        await until(lambda: context.stats.value(statistics.TASKS_DUPLICATE) == 1)
+        await announce_policy(bus, topology, 1, mlp_params(1))
+        [record] = await trajectories(bus, topology, 1)
+        await emptied(bus, topology, "TASKS")
+    assert record.trajectory_id == "task-1.0"
+    assert context.stats.value(statistics.TRAJECTORIES) == 1
+
+
 async def test_every_segment_is_made_by_the_newest_policy_at_its_start(
     bus: Bus, topology: Topology, settings: Settings
 ) -> None:

@@ -153,6 +153,22 @@ async def test_learner_restores_where_the_store_refuses_to_send_past_updates(
             assert running.store.calls["ReadUpdate"] >= 1
 
 
+async def test_learner_stopped_while_it_recomputes_gives_no_update_up(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        running.store.keeps_payloads = True
+        await train_to(running, 5, killed=True, every=3)
+        running.store.failures.update(ReadUpdate=10_000)
+        async with running.learner():
+            await until(lambda: running.store.calls["ReadUpdate"] >= 1)
+        running.store.failures.clear()
+        assert len(running.store.opened) == 1, "a lineage from the checkpoint would abandon two updates"
+        async with running.learner() as life:
+            assert (await life.version(0)).step == 5
+            assert running.store.head_lineage.fork_step == 5
+
+
 async def test_unacknowledged_batches_are_committed_at_the_restore(
     tmp_path: Path, bus: Bus, topology: Topology
 ) -> None:

@@ -18,7 +18,7 @@ from tests.unit.models.tiny_llama import make_folder
 from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import ConflictError, TidegateError, UnauthenticatedError, UnavailableError
 from tidegate.core.ids import LineageName, PolicyVersion, TaskId, TrajectoryId
-from tidegate.core.records import Trajectory
+from tidegate.core.records import PolicySnapshot, Trajectory
 from tidegate.core.staleness import Lineage
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.models.model_folder import folder_digest
@@ -347,6 +347,27 @@ async def test_version_that_weight_distribution_lost_is_published_again(
             while version not in (await weights.head())[1]:
                 await asyncio.sleep(0.05)
         assert (await bus.stream_state(topology.stream("POLICY"))).messages == 2
+
+
+async def test_first_version_is_published_again_with_the_time_of_its_publication(
+    tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(client: WeightDistributionClient) -> tuple[Announcement | None, list[PolicyVersion]]:
+        return None, []
+
+    times_s: list[float] = []
+    publish = WeightDistributionClient.publish
+
+    async def noted(client: WeightDistributionClient, snapshot: PolicySnapshot, *args: Any, **kw: Any) -> None:
+        times_s.append(snapshot.published_at_s)
+        await publish(client, snapshot, *args, **kw)
+
+    monkeypatch.setattr(WeightDistributionClient, "head", nothing)
+    monkeypatch.setattr(WeightDistributionClient, "publish", noted)
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        await until(lambda: len(times_s) >= 2 or life.loop.done())
+    assert len(set(times_s)) == 1, "metrics of propagation count from it"
+    assert times_s[0] > 0.0
 
 
 async def test_credential_that_is_being_rotated_ends_no_learner_that_waits_for_a_batch(

@@ -62,6 +62,18 @@ def test_redelivered_task_in_flight_is_not_taken_twice() -> None:
     assert in_flight.take(leased(1)), "it was released"
 
 
+def test_second_message_of_a_task_in_flight_is_not_taken() -> None:
+    in_flight = InFlightTasks(capacity=3, finished_max=1)
+    first = leased(1)
+    again = LeasedTask(first.task, cast("Delivery", cast("Any", Letter(2))), 1.0)
+    assert in_flight.take(first)
+    assert not in_flight.take(again)
+    assert (in_flight.holds(leased(1)), in_flight.holds(again)) == (True, False)
+    assert in_flight.unanswered() == in_flight.waiting == [first]
+    in_flight.answered(first)
+    assert in_flight.take(again)
+
+
 def test_answered_task_is_held_no_longer_wherever_it_was() -> None:
     in_flight = InFlightTasks(capacity=2, finished_max=1)
     first, second = leased(1), leased(2)

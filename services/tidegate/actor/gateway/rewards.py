@@ -48,7 +48,7 @@ def read_reward(body: bytes) -> Reward:
         if rest:
             own["log"] = "\n".join(filter(None, (own.get("log", ""), msgspec.json.encode(rest).decode())))
         return msgspec.convert(own, Reward)
-    except (*NOT_JSON, TypeError) as error:
+    except (*NOT_JSON, TypeError, OverflowError) as error:  # an integer may have any length
         raise RefusedCallError("The body is no reward", why=str(error), fix='send {"reward": 1.0}') from error
 
 

@@ -115,4 +115,7 @@ def _share_of(response: Response, samples: slice) -> Response:
         return response
     weights = response.weights[samples]
     mean = sum(weights) / len(weights)
+    if mean == 0.0:
+        # All of the part are thousands of versions behind the batch's freshest, where a power of the decay is 0.
+        return msgspec.structs.replace(response, weights=())
     return msgspec.structs.replace(response, weights=tuple(weight / mean for weight in weights))

@@ -274,6 +274,19 @@ async def test_a_lost_server_fails_its_requests_and_its_weights_are_reloaded(har
     assert harness.control.figures[server_stats.LOSSES] >= 1
 
 
+async def test_a_server_that_refuses_to_say_what_it_serves_is_lost_and_does_not_end_the_engine(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_engine, "PING_PERIOD_S", 0.01)
+    await harness.serve(1)
+    harness.server.refusals.append("label")
+    await harness.until(lambda: harness.control.figures[server_stats.LOSSES] >= 1)
+    await harness.until(lambda: not harness.control.away)
+    writing = harness.write(written := Continuation(), num_tokens=3)
+    assert await writing == "length"
+    assert written.tokens == [1, 1, 1]
+
+
 async def test_every_statistic_is_a_metric(harness: Harness) -> None:
     await harness.serve(1)
     shown = {

@@ -30,7 +30,18 @@ def test_invalid_rewards_are_refused(raw: Any) -> None:
         read_reward(msgspec.json.encode(raw))
 
 
-@pytest.mark.parametrize("body", [b"", b"\xff", b'{"reward": NaN}', b'{"reward": 1e400}', b"[" * 5000])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        b'{"reward": NaN}',
+        b'{"reward": 1e400}',
+        b"[" * 5000,
+        b'{"reward": 1.0, "turns": 1' + b"0" * 400 + b"}",
+        b'{"reward": 1.0, "metrics": {"turns": 1' + b"0" * 400 + b"}}",
+    ],
+)
 def test_body_that_is_no_json_is_refused(body: bytes) -> None:
     with pytest.raises(RefusedCallError, match="The body is no reward"):
         read_reward(body)

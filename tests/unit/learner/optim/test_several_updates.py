@@ -12,7 +12,7 @@ from tests.unit.learner.trajectories import group, segment, segment_tensors, ver
 from tidegate.algorithms.objectives import ActorCriticSettings
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Trajectory
-from tidegate.core.response import FRESH, Response
+from tidegate.core.response import FRESH, Response, Tier, respond
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
@@ -131,6 +131,14 @@ def test_every_part_has_its_weights_with_mean_one() -> None:
     assert [response.weights for _, _, response in inner.calls[2:]] == [(1.0,), (1.0,)]
     made.update(made.prepare(units(2)), number=3)
     assert inner.calls[-1][2] == FRESH
+
+
+def test_part_whose_weights_are_all_nothing_counts_each_sample_the_same() -> None:
+    inner = Recorder()
+    made = SeveralUpdates(inner, count=2)
+    response = respond((Tier(from_lag=21, recency_decay=0.9),), [0, 0, 9000, 12_000])
+    made.update(made.prepare(units(4)), number=1, response=response)
+    assert [given.weights for _, _, given in inner.calls] == [(1.0, 1.0), ()]
 
 
 def test_priorities_are_those_of_every_unit_in_the_order_of_the_batch() -> None:
