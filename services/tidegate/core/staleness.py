@@ -194,13 +194,13 @@ def span_of(spans: Iterable[VersionSpan], tree: LineageTree) -> int:
     return max((tree.distance(newer, older) for newer in versions for older in versions), default=0)
 
 
-def clock_ahead_s(finished_at_s: float, *, received_at_s: float) -> float:
-    """How far the clock of a rollout's actor is seen to be ahead of the receiver's: no rollout ends after it arrived.
+def clock_ahead_s(newest_s: float, *, received_at_s: float) -> float:
+    """How far the clock of a rollout's actor is seen to be ahead of the receiver's: no time of it is after its arrival.
 
     Its times less this are by the receiver's clock, late by at most the time from its end to its arrival. Without it,
     work of a clock an hour ahead would look an hour younger than it is.
     """
-    return max(0.0, finished_at_s - received_at_s)
+    return max(0.0, newest_s - received_at_s)
 
 
 def judge(

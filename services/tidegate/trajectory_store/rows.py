@@ -42,7 +42,8 @@ class Arrival(msgspec.Struct, frozen=True, eq=False):
     def times(self) -> tuple[list[float], list[float]]:
         """Start and end of each record, or one for all, less what the actor's clock is ahead (``clock_ahead_s``)."""
         started, finished = self.columns.started_at_s, self.columns.finished_at_s
-        ahead_s = clock_ahead_s(max(finished), received_at_s=self.received_at_s)
+        # A clock that was set back during a rollout, or that of another actor, gave it a start after its end.
+        ahead_s = clock_ahead_s(max(*started, *finished), received_at_s=self.received_at_s)
         if not ahead_s:
             return started, finished
         return [each - ahead_s for each in started], [each - ahead_s for each in finished]

@@ -60,7 +60,7 @@ class Progress(msgspec.Struct, frozen=True, eq=False):
     """All started samples of a task, as far as they fit.
 
     ``started_at_s``: start of the first of them, seconds since the epoch. ``max_new_tokens``: the cap in force.
-    ``tokens_left_out``: tokens of the policy that did not fit.
+    ``tokens_left_out``: tokens of the policy that did not fit. ``written_at_s``: now, by the clock of the start.
     """
 
     run_id: RunId
@@ -71,6 +71,7 @@ class Progress(msgspec.Struct, frozen=True, eq=False):
     max_new_tokens: int
     samples: tuple[SampleProgress, ...]
     tokens_left_out: int = 0
+    written_at_s: float = 0.0
 
 
 class _SampleBody(msgspec.Struct, frozen=True, array_like=True):
@@ -97,6 +98,7 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
     max_new_tokens: Position
     samples: list[_SampleBody]
     tokens_left_out: Position
+    written_at_s: float = 0.0
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -146,8 +148,8 @@ def decode_progress(data: bytes) -> Progress:
     indexes = [row.index for row in body.samples]
     if len(set(indexes)) < len(indexes) or max(indexes, default=-1) >= body.num_samples:
         raise _error(body, f"holds the samples {indexes} of {body.num_samples}")
-    if not is_time(body.started_at_s):
-        raise _error(body, f"began at {body.started_at_s}")
+    if not (is_time(body.started_at_s) and is_time(body.written_at_s)):
+        raise _error(body, f"began at {body.started_at_s} and was written at {body.written_at_s}")
     return Progress(
         run_id=body.run_id,
         task_id=body.task_id,
@@ -157,6 +159,7 @@ def decode_progress(data: bytes) -> Progress:
         max_new_tokens=body.max_new_tokens,
         samples=tuple([_sample(body, row) for row in body.samples]),
         tokens_left_out=body.tokens_left_out,
+        written_at_s=body.written_at_s,
     )
 
 
@@ -187,6 +190,7 @@ def _body(progress: Progress, samples: Sequence[_SampleBody], *, left_out: int) 
         max_new_tokens=progress.max_new_tokens,
         samples=list(samples),
         tokens_left_out=left_out,
+        written_at_s=progress.written_at_s,
     )
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.unit.trajectory_store.building import (
@@ -187,6 +188,13 @@ def test_clock_of_an_actor_that_is_ahead_makes_nothing_younger(store: Store, ahe
     assert lease(store, at(0), now_s=old_s - 0.5) is None
     batch = lease(store, at(0), now_s=NOW_S + 2.0)
     assert batch is None, "it was dropped, as the age says"
+
+
+def test_clock_that_was_set_back_during_a_rollout_makes_nothing_younger(store: Store) -> None:
+    record = make_trajectory("t-1", started_at_s=NOW_S - 1.0)
+    begun_ahead = msgspec.structs.replace(record, started_at_s=NOW_S + 3600.0)
+    store.ingest([message_of(begun_ahead, received_at_s=NOW_S)], now_s=NOW_S)
+    assert lease(store, at(0), now_s=NOW_S + LIMITS.max_age_s + 1.0) is None
 
 
 def test_batch_is_sent_with_the_age_of_each_trajectory_also_when_it_is_sent_again(store: Store) -> None:

@@ -75,6 +75,7 @@ def progresses(draw: st.DrawFn) -> Progress:
         max_new_tokens=draw(st.integers(0, 2**31 - 1)),
         samples=tuple([draw(samples(index=index)) for index in started]),
         tokens_left_out=draw(st.integers(0, 1000)),
+        written_at_s=draw(FINITE),
     )
 
 

@@ -250,7 +250,7 @@ class Group:
             finished_at_s=finished_at_s,
         )
 
-    def progress(self) -> Progress:
+    def progress(self, *, now_s: float) -> Progress:
         """The progress message of all samples."""
         task = self.task
         return Progress(
@@ -261,6 +261,7 @@ class Group:
             started_at_s=self.started_at_s,
             max_new_tokens=task.sampler.max_new_tokens,
             samples=tuple([episode.progress() for episode in self.episodes if episode.num_tokens]),
+            written_at_s=now_s,
         )
 
 

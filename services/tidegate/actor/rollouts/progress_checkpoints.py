@@ -40,7 +40,7 @@ class ProgressCheckpoints:
         # Running groups with their last written revision; freed by ``untrack``.
         self._groups: dict[TaskId, Group] = {}
         self._written: dict[TaskId, tuple[int, int]] = {}
-        # Tasks that have a message; freed when it is cleared, or when the task is released.
+        # Tasks that have a message, or one on its way; freed when it is cleared, or when the task is released.
         self._kept: set[TaskId] = set()
         self._writes = itertools.count()
         self._lock = asyncio.Lock()
@@ -86,7 +86,9 @@ class ProgressCheckpoints:
         left = task.task_id not in self._groups  # the group may have ended while others were written
         if left or not group.num_tokens or self._written.get(task.task_id) == revision:
             return 0
-        data = encode_progress(group.progress())
+        data = encode_progress(group.progress(now_s=context.clock.now_s()))
+        # Before the first await: a task that ends meanwhile clears it afterwards.
+        self._kept.add(task.task_id)
         try:
             await context.bus.publish(
                 context.topology.progress(task.task_id),
@@ -98,7 +100,6 @@ class ProgressCheckpoints:
             context.stats.add(statistics.PROGRESS_NOT_KEPT)
             context.log.warning("progress_not_kept", task_id=task.task_id, error=str(error))
             return 0
-        self._kept.add(task.task_id)
         if task.task_id in self._groups:
             self._written[task.task_id] = revision
         context.stats.add(statistics.PROGRESS_KEPT)

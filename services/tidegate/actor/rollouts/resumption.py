@@ -8,7 +8,7 @@ from tidegate.actor.rollouts.episode import Episode, Group
 from tidegate.core.errors import UnknownVersionError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Task
-from tidegate.core.staleness import LineageTree, StalenessLimits
+from tidegate.core.staleness import LineageTree, StalenessLimits, clock_ahead_s
 from tidegate.wire.progress import Progress, SampleProgress
 
 
@@ -37,10 +37,12 @@ def resume(
     """The group in ``progress``, under its original cap.
 
     Samples whose oldest version exceeds the staleness budget restart, because they could not be trained on. The whole
-    group restarts once it is too old. A resumed group keeps its start time, as its age counts from there.
+    group restarts once it is too old. A resumed group keeps its start time, as its age counts from there, less what the
+    other actor's clock is seen to be ahead, which the store cannot see at the end that this actor's clock gives it.
     """
     found: Sequence[SampleProgress] = progress.samples
-    if now_s - progress.started_at_s > limits.max_age_s:
+    started_at_s = progress.started_at_s - clock_ahead_s(progress.written_at_s, received_at_s=now_s)
+    if now_s - started_at_s > limits.max_age_s:
         found = []
     kept = [sample for sample in found if _is_inside(sample, head=head, tree=tree, limits=limits)]
     num_kept = sum(sample.num_chosen for sample in kept)
@@ -55,7 +57,7 @@ def resume(
             Episode.resumed(by_index[index]) if index in by_index else Episode(index)
             for index in range(task.num_samples)
         ],
-        started_at_s=progress.started_at_s,
+        started_at_s=started_at_s,
     )
     return ResumedGroup(group, num_kept, num_written - num_kept)
 

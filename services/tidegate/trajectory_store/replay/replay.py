@@ -193,7 +193,8 @@ class Replay:
         try:
             for seq, parcel in enumerate(parcels, start=first_seq):
                 record = _only_trajectory(parcel)
-                ahead_s = clock_ahead_s(record.finished_at_s, received_at_s=parcel.message.received_at_s)
+                newest_s = max(record.started_at_s, record.finished_at_s)
+                ahead_s = clock_ahead_s(newest_s, received_at_s=parcel.message.received_at_s)
                 started_at_s = record.started_at_s - ahead_s
                 resident = Resident(seq, record.trajectory_id, record.spans, started_at_s)
                 segment = Segment(resident, record.stream_id, record.stream_position, record.tensors)

@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+import pytest
 
 from tests.unit.actor.episodes_harness import TREE, task_of
 from tests.unit.actor.support import LINEAGE, version
@@ -64,6 +65,25 @@ def test_too_old_group_restarts_whatever_its_versions() -> None:
     assert (found.tokens_resumed, found.tokens_lost) == (0, 4)
 
 
+@pytest.mark.parametrize("ahead_s", [0.0, 3.0, 3600.0])
+def test_clock_of_the_other_actor_that_is_ahead_makes_nothing_younger(ahead_s: float) -> None:
+    task = task_of(num_samples=3, max_new_tokens=60)
+    first = resume(
+        Progress(task.run_id, task.task_id, task.attempt, 3, 100.0 + ahead_s, 40, (sample(0, version(10)),)),
+        task,
+        head=HEAD,
+        tree=TREE,
+        limits=LIMITS,
+        now_s=105.0 + ahead_s,
+    ).group
+    written = first.progress(now_s=110.0 + ahead_s)
+    found = resume(written, task, head=HEAD, tree=TREE, limits=LIMITS, now_s=112.0)
+    assert found.tokens_resumed == 4
+    assert 100.0 <= found.group.started_at_s <= 102.0, (
+        "late by at most the time from its writing to its reading"
+    )
+
+
 def test_tokens_of_an_unknown_lineage_restart() -> None:
     found = resumed(sample(0, PolicyVersion(LineageName("1-b"), 10)))
     assert found.tokens_resumed == 0
@@ -93,7 +113,7 @@ def test_resumed_group_is_checkpointed_unchanged() -> None:
     reply = msgspec.structs.replace(
         first, replies=((4, 6),), reply="higher", reward=0.5, logprobs=_silent(first, 4, 6)
     )
-    [again] = resumed(reply).group.progress().samples
+    [again] = resumed(reply).group.progress(now_s=110.0).samples
     for name in SampleProgress.__struct_fields__:
         ours, theirs = getattr(again, name), getattr(reply, name)
         assert np.array_equal(ours, theirs) if name in ("tokens", "logprobs") else ours == theirs, name
