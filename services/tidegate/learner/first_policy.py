@@ -214,7 +214,7 @@ def _load(place: Path, log: structlog.stdlib.BoundLogger) -> tuple[dict[str, Arr
             return policy, kept.record
     except FileNotFoundError:
         return None
-    except (CorruptionError, msgspec.DecodeError):
+    except (CorruptionError, msgspec.DecodeError, UnicodeDecodeError):
         pass
     log.warning("warmup_cache_corrupt", path=str(place), action="warming up again")
     return None

@@ -21,10 +21,12 @@ from tests.support.broker import Broker
 from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
+from tidegate.actor.evaluation import episodes
 from tidegate.catalogue import actor as statistics
 from tidegate.core.records import Task
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
+from tidegate.vector_envs.episodes import PlayedEpisode, play_episodes
 from tidegate.wire.frame import decode_frame
 from tidegate.wire.subjects import Topology
 
@@ -110,6 +112,33 @@ async def test_evaluation_that_takes_too_long_fails_once_and_rollouts_continue(
     assert context.stats.value(statistics.TASKS_RELEASED) == 0
     problem = context.stats.snapshot(at_s=0.0).labels["evaluation_problem"]
     assert problem.startswith(f"{version(0)}: 4 episodes of the evaluation were still running")
+
+
+async def test_evaluation_in_which_a_wrapper_raises_fails_and_the_actor_plays_it_again(
+    bus: Bus,
+    topology: Topology,
+    settings: Settings,
+    events: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    num_played = 0
+
+    def raises_once(*args: Any, **options: Any) -> list[PlayedEpisode]:
+        nonlocal num_played
+        num_played += 1
+        if num_played == 1:
+            raise IndexError("a wrapper's bug")
+        return play_episodes(*args, **options)
+
+    monkeypatch.setattr(episodes, "play_episodes", raises_once)
+    await announce_policy(bus, topology, 0, mlp_params(0))
+    await give(bus, topology, [evaluation("e-1")])
+    async with running(main.build, CONFIG, make_context("actor", settings, bus=bus)) as context:
+        await until(lambda: bool(events) or context.stats.value(statistics.TASKS_RELEASED) > 1)
+        await emptied(bus, topology, "TASKS")
+    assert len(events) == 1
+    assert context.stats.value(statistics.EVALUATIONS_FAILED) == 1
+    assert context.stats.value(statistics.TASKS_REDELIVERED) == 1
 
 
 async def test_drain_ends_an_evaluation_at_its_next_step_and_releases_it(

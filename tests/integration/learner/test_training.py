@@ -358,7 +358,9 @@ async def test_first_version_is_published_again_with_the_time_of_its_publication
     times_s: list[float] = []
     publish = WeightDistributionClient.publish
 
-    async def noted(client: WeightDistributionClient, snapshot: PolicySnapshot, *args: Any, **kw: Any) -> None:
+    async def noted(
+        client: WeightDistributionClient, snapshot: PolicySnapshot, *args: Any, **kw: Any
+    ) -> None:
         times_s.append(snapshot.published_at_s)
         await publish(client, snapshot, *args, **kw)
 

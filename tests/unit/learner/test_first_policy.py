@@ -108,6 +108,16 @@ def test_corrupt_cache_is_recomputed(settings: Settings, config: LearnerConfig) 
     assert warmed(settings, config)[1] == 0
 
 
+@pytest.mark.slow
+def test_corrupt_description_of_the_cache_is_recomputed(settings: Settings, config: LearnerConfig) -> None:
+    made, _ = warmed(settings, config)
+    (path,) = Path(config.cache_dir).glob("*.json")
+    path.write_bytes(path.read_bytes().replace(b"task", b"ta\xffk"))
+    again, num_evaluations = warmed(settings, config)
+    assert num_evaluations > 0
+    assert same(made, again)
+
+
 def test_without_a_cache_nothing_is_kept(settings: Settings, config: LearnerConfig) -> None:
     uncached = msgspec.structs.replace(config, cache_dir="")
     assert warmed(settings, uncached)[1] > 0

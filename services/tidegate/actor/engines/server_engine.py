@@ -267,7 +267,9 @@ class ServerEngine:
         except ServerRefusalError as error:
             # A server that starts again, or a proxy before it: not a reason to end the actor, and its engine with it.
             raise UnavailableError(
-                "The inference server does not say what it serves", why=str(error), fix="read the server's log"
+                "The inference server does not say what it serves",
+                why=str(error),
+                fix="read the server's log",
             ) from error
         self._pinged_at_s = self._clock.monotonic_s()
         if self._served is not None and label != label_of(self._served.snapshot.version):

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType] (safetensors)
 from torch import Tensor
 
@@ -172,6 +172,9 @@ def write_folder(folder: Path, tensors: Mapping[str, Tensor], *, model: Path, dt
     """Write a checkpoint that a server can load: atomically, every tensor separate, in ``dtype``.
 
     ``model``: the folder to copy config and tokenizer from.
+
+    Raises:
+        OSError: the disk is full or not writable.
     """
     unfinished = folder.with_name(UNFINISHED)
     shutil.rmtree(unfinished, ignore_errors=True)
@@ -185,7 +188,10 @@ def write_folder(folder: Path, tensors: Mapping[str, Tensor], *, model: Path, dt
     # The writer refuses tensors that share memory, so the separate head is a copy.
     kept = {name: tensor.to(DTYPES[dtype]).contiguous() for name, tensor in tensors.items()}
     kept[HEAD] = kept[HEAD].clone()
-    save_file(kept, unfinished / WEIGHTS_FILE, metadata={"format": "pt"})
+    try:
+        save_file(kept, unfinished / WEIGHTS_FILE, metadata={"format": "pt"})
+    except SafetensorError as error:  # a full disk is one, and no OSError
+        raise OSError(f"{folder} cannot be written: {error}") from error
     unfinished.rename(folder)
 
 

@@ -21,6 +21,7 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.threads import DaemonThread
 from tidegate.vector_envs.calls import EnvironmentCalls
 from tidegate.vector_envs.episodes import BeforeStep, ReturnSummary, play_episodes, summarise_returns
+from tidegate.vector_envs.faults import WHOLE_FORM, EnvironmentFailedError
 from tidegate.vector_envs.opening import open_vector_env
 
 
@@ -112,6 +113,7 @@ class EpisodesEvaluator:
         """Play in environments that were opened, and close them.
 
         Raises:
+            EnvironmentFailedError: code around the copies failed.
             TidegateError: every episode failed.
         """
         try:
@@ -124,6 +126,16 @@ class EpisodesEvaluator:
                 steps_max=self._steps_max,
                 before_step=check,
             )
+        except TidegateError:
+            raise
+        except Exception as error:  # wrappers are third-party code, and vector forms may break them
+            fault = envs.unwrapped.faults.raised(WHOLE_FORM, "step", error)
+            envs.unwrapped.faults.count(fault)
+            raise EnvironmentFailedError(
+                f"Environment {self._context.settings.workload.env!r} failed in an evaluation",
+                why=str(fault),
+                fix="correct the environment, or the wrappers of the run file",
+            ) from error
         finally:
             newest = self._control.record_faults(envs.unwrapped.faults)
             envs.close()

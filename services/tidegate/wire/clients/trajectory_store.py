@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from tidegate.core.audit import BudgetTotals, LedgerTotals, ReplayTotals
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
-from tidegate.core.records import DropReason, StageTiming, Trajectory
+from tidegate.core.records import StageTiming, Trajectory
 from tidegate.core.staleness import Fresh, Lineage, LineageTree, StalenessLimits
 from tidegate.core.verification import Finding, FindingKind, Verification
 from tidegate.v1 import trajectory_pb2
 from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.v1.trajectory_store_service_pb2_grpc import TrajectoryStoreServiceStub
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
+from tidegate.wire.clients.drops import Dropped, drops_to_proto
 from tidegate.wire.clients.remote import AUDIT_DEADLINE_S, DEADLINE_S, POLL_GRACE_S, remote_errors
 from tidegate.wire.clients.streamed_batches import (
     SERVICE,
@@ -93,14 +94,6 @@ class ConsumedBatch(msgspec.Struct, frozen=True):
     max_lag: int = 0
 
 
-class Dropped(msgspec.Struct, frozen=True):
-    """A trajectory that ends without a gradient, with a reason for ``tidegate explain``."""
-
-    trajectory_id: TrajectoryId
-    reason: DropReason
-    detail: str = ""
-
-
 class Outcome(msgspec.Struct, frozen=True):
     """A change of a trajectory's state, in ledger order: accepted, trained, dropped, or available (revived).
 
@@ -147,13 +140,6 @@ def _sampled(units: SampledUnits) -> pb.SampledUnits:
         priorities=b"" if priorities is None else priorities.astype("<f4").tobytes(),
         max_lag=units.max_lag,
     )
-
-
-def _dropped(items: Sequence[Dropped]) -> list[pb.DroppedTrajectory]:
-    return [
-        pb.DroppedTrajectory(trajectory_id=item.trajectory_id, reason=item.reason, detail=item.detail)
-        for item in items
-    ]
 
 
 class TrajectoryStoreClient:
@@ -300,7 +286,7 @@ class TrajectoryStoreClient:
 
     async def release_batch(self, batch_id: str, *, dropped: Sequence[Dropped] = ()) -> None:
         """Release a batch: ``dropped`` end, the others become available again."""
-        request = pb.ReleaseBatchRequest(batch_id=batch_id, dropped=_dropped(dropped))
+        request = pb.ReleaseBatchRequest(batch_id=batch_id, dropped=drops_to_proto(dropped))
         with remote_errors(SERVICE):
             await self._stub.ReleaseBatch(request, timeout=DEADLINE_S)
 
@@ -377,7 +363,7 @@ class TrajectoryStoreClient:
         """
         with remote_errors(SERVICE):
             response = await self._stub.DropUnarrived(
-                pb.DropUnarrivedRequest(dropped=_dropped(dropped), proof=proof), timeout=DEADLINE_S
+                pb.DropUnarrivedRequest(dropped=drops_to_proto(dropped), proof=proof), timeout=DEADLINE_S
             )
         return response.dropped
 

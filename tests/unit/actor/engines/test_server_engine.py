@@ -3,14 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+from safetensors import SafetensorError
+from safetensors.torch import save_file  # pyright: ignore[reportUnknownVariableType] (safetensors)
 
 from tests.unit.actor.engines.toy_server import ToyServer
 from tests.unit.models.tiny_llama import CONTEXT, make_folder, open_model
-from tidegate.actor.engines import server_engine
+from tidegate.actor.engines import server_engine, server_weights
 from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.server_config import ServerConfig
 from tidegate.actor.engines.server_engine import ServerEngine, UpdateRefusedError
@@ -238,6 +241,25 @@ async def test_a_failed_call_keeps_the_previous_version_and_resumes_the_server(
     await harness.until(lambda: harness.control.serving is second)  # it was tried again
     assert not harness.server.paused
     assert_each_token_is_its_versions(written)
+
+
+async def test_a_full_disk_keeps_the_previous_version_until_there_is_space(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.serve(1)
+    refused = iter([SafetensorError("I/O error: No space left on device (os error 28)")])
+
+    def save(*args: Any, **options: Any) -> None:
+        for error in refused:
+            raise error
+        save_file(*args, **options)
+
+    monkeypatch.setattr(server_weights, "save_file", save)
+    await harness.serve(2)
+    assert harness.control.figures[server_stats.UPDATES_REFUSED] == 1
+    writing = harness.write(written := Continuation(), num_tokens=3)
+    assert await writing == "length"
+    assert written.tokens == [2, 2, 2]
 
 
 async def test_the_engine_fails_after_updates_that_fail_in_a_row(tmp_path: Path) -> None:
