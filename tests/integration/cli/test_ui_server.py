@@ -1,7 +1,9 @@
 """The page's server over real run folders."""
 
+import asyncio
 import re
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tests.unit.cli.run_folder import write_accounting, write_samples
 from tests.unit.cli.ui.completions import FIRST, write_completions
 from tidegate.cli.run_list import RunFolders, RunLine
 from tidegate.cli.ui import server as server_module
+from tidegate.cli.ui.curves import Curves
 from tidegate.cli.ui.server import FILES, STATIC, UiServer
 from tidegate.core.errors import CorruptionError
 from tidegate.runtime.ports import LOOPBACK
@@ -167,6 +170,39 @@ async def test_streams_are_bounded(page: aiohttp.ClientSession, monkeypatch: pyt
     monkeypatch.setattr(server_module, "STREAMS_MAX", 0)
     async with page.get("/api/runs/segments/live") as answer:
         assert answer.status == 503
+
+
+async def test_page_that_goes_away_lets_no_second_reader_at_its_curves(
+    page: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, may_end, inside = threading.Event(), threading.Event(), list[int]()
+    most = 0
+
+    def follow(_self: Curves) -> int:
+        nonlocal most
+        inside.append(1)
+        most = max(most, len(inside))
+        started.set()
+        may_end.wait(timeout=60.0)
+        inside.pop()
+        return 0
+
+    async def ask() -> int:
+        async with page.get("/api/runs/segments/curves") as answer:
+            return answer.status
+
+    monkeypatch.setattr(Curves, "follow", follow)
+    first = asyncio.create_task(ask())
+    await asyncio.to_thread(started.wait, 60.0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    second = asyncio.create_task(ask())
+    for _ in range(20):  # the server notices that the first is gone, and takes the second
+        async with page.get("/api/runs") as answer:
+            assert answer.status == 200
+    may_end.set()
+    assert await second == 200
+    assert most == 1
 
 
 async def test_token_opens_the_page_once_and_the_cookie_from_then_on(place: Path) -> None:

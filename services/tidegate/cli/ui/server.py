@@ -6,6 +6,7 @@ Reading files blocks, so each answer is made in a thread, at most ``READERS`` at
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from importlib import resources
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -59,6 +60,7 @@ class UiServer:
         self._curves = InMemory(Curves)
         self._flows = InMemory(WorkFlowAnswer)
         self._num_streams = 0
+        self._reading = set[asyncio.Task[Any]]()
         self._runner: web.AppRunner | None = None
         self._host = ""
         self.address = ""
@@ -190,15 +192,13 @@ class UiServer:
         def read() -> dict[str, Any]:
             return {"updates": curves.follow(), "curves": curves.answer(), "meanings": MEANINGS}
 
-        async with lock:
-            return _json(await self._read(read))
+        return _json(await self._read(read, lock=lock))
 
     async def _flow(self, request: web.Request) -> web.StreamResponse:
         """The flow of work, counted again only after the ledger changed: that takes seconds for a million rows."""
         folder = await self._folder(request)
         lock, flow = self._flows.of(folder)
-        async with lock:
-            return _json(await self._read(flow.answer))
+        return _json(await self._read(flow.answer, lock=lock))
 
     async def _trajectories(self, request: web.Request) -> web.StreamResponse:
         folder = await self._folder(request)
@@ -240,9 +240,32 @@ class UiServer:
     async def _folder(self, request: web.Request) -> Path:
         return await self._read(lambda: self._runs.named(request.match_info["run"]))
 
-    async def _read(self, read: Callable[[], AnswerT]) -> AnswerT:
-        async with self._readers:
-            return await asyncio.to_thread(read)
+    async def _read(self, read: Callable[[], AnswerT], *, lock: asyncio.Lock | None = None) -> AnswerT:
+        """What ``read`` returns in a thread; ``lock``: held meanwhile.
+
+        A thread cannot be interrupted: where the page goes away, it keeps its place and the lock until it is done.
+        """
+        begun = asyncio.Event()
+
+        async def read_whole() -> AnswerT:
+            async with lock or nullcontext(), self._readers:
+                begun.set()
+                return await asyncio.to_thread(read)
+
+        reading = asyncio.create_task(read_whole())
+        self._reading.add(reading)
+        reading.add_done_callback(self._forget)
+        try:
+            return await asyncio.shield(reading)
+        except asyncio.CancelledError:
+            if not begun.is_set():
+                reading.cancel()
+            raise
+
+    def _forget(self, reading: asyncio.Task[Any]) -> None:
+        self._reading.discard(reading)
+        if not reading.cancelled():
+            reading.exception()  # seen, also where its page went away
 
 
 class InMemory(Generic[KeptT]):
