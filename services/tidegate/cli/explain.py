@@ -17,7 +17,7 @@ from tidegate.cli.run_argument import RunFolderOption
 from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.cli.slo import objective_text, read_verdicts
 from tidegate.cli.trajectory_history import read_trajectory_history, sentence
-from tidegate.core.balance import Signals, diagnose
+from tidegate.core.balance import Signals, diagnose, is_measured
 from tidegate.core.errors import NotFoundError
 from tidegate.core.fixes import Advice, Fix, advise, gain_of
 from tidegate.core.prices import dollars
@@ -50,13 +50,6 @@ SHOWN = (
     "lag_max",
     "publish_lag",
 )
-# Parts that only some runs have, by what their signals are called, with the signal of their number.
-PARTS = {
-    "inference": "num_inferences",
-    "actor_gpu": "actor_gpus",
-    "learner_gpu": "learner_gpus",
-    "learner_mfu": "learner_mfu",
-}
 
 
 def explain(
@@ -204,10 +197,8 @@ def render(
         rows.add_row("cost now", Text(now))
     for lever, reason in advice.why_not.items():
         rows.add_row("not " + lever.replace("_", " "), Text(reason, style="bright_black"))
-    # Signals of parts that a run does not have are left out.
-    absent = {part for part, number in PARTS.items() if not diagnosis.signals.get(number)}
     for name in SHOWN:
-        if name in diagnosis.signals and not any(part in name for part in absent):
+        if name in diagnosis.signals and is_measured(name, diagnosis.signals):
             value = diagnosis.signals[name]
             text = f"{value:.0%}" if name.endswith(("_ratio", "_mfu")) else f"{value:,.1f}"
             rows.add_row(name.replace("_", " "), text)

@@ -11,6 +11,7 @@ fixes and are no promise. ``fixes`` prices them.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -49,6 +50,15 @@ INFERENCE_BUSY_RATIO_MAX = 0.75
 GPU_WAITS_BELOW = 0.5
 # One whole batch beyond the one being trained waits: more than prefetching needs.
 FULL_DEPTH_BATCHES = 1.0
+
+
+# Parts that only some runs have, by what their signals are called, with the signal that counts them.
+_PARTS = {
+    "inference": "num_inferences",
+    "actor_gpu": "actor_gpus",
+    "learner_gpu": "learner_gpus",
+    "learner_mfu": "learner_mfu",
+}
 
 
 class Signals(msgspec.Struct, frozen=True):
@@ -135,6 +145,11 @@ class Diagnosis(msgspec.Struct, frozen=True):
     sentence: str
     fix: str = ""
     lever: Lever | None = None
+
+
+def is_measured(name: str, signals: Mapping[str, float]) -> bool:
+    """Whether the run has the part that a signal is of; ``signals`` are numbers by name."""
+    return not any(part in name and not signals.get(number) for part, number in _PARTS.items())
 
 
 def diagnose(signals: Signals, workloads: Workloads = ONE_MACHINE) -> Diagnosis:

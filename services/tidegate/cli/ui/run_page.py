@@ -14,6 +14,7 @@ from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.cli.slo import objective_text
 from tidegate.cli.thinning import thin
 from tidegate.cli.up.summary import read_summary
+from tidegate.core.balance import is_measured
 from tidegate.core.errors import CorruptionError, NotFoundError
 from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan, read_processes
@@ -28,8 +29,11 @@ EVALUATIONS_MAX = 2000
 SIGNALS = (
     "actor_steps_per_s",
     "actor_busy_ratio",
+    "actor_gpu_busy_ratio",
     "learner_samples_per_s",
     "learner_idle_ratio",
+    "learner_gpu_busy_ratio",
+    "learner_mfu",
     "running",
     "in_flight",
     "unscored",
@@ -82,7 +86,7 @@ def moment_of(folder: Path) -> dict[str, Any]:
         "paused": bool(sample.get("paused")),
         "max_lag": sample.get("max_lag"),
         "serving_step": found.get("actor.serving_step"),
-        "signals": {name: found[name] for name in SIGNALS if name in found},
+        "signals": {name: found[name] for name in SIGNALS if name in found and is_measured(name, found)},
         "objectives": _objectives(folder),
     }
 

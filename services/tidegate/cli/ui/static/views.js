@@ -118,7 +118,9 @@ function cardsOf(line, moment) {
     card(
       signals.learner_idle_ratio === undefined ? "–" : `${Math.round(100 * signals.learner_idle_ratio)} %`,
       "learner waits",
-      `actors busy ${Math.round(100 * (signals.actor_busy_ratio ?? 0))} %`,
+      `actors busy ${Math.round(100 * (signals.actor_busy_ratio ?? 0))} %${
+        signals.learner_gpu_busy_ratio === undefined ? "" : `, its GPUs ${Math.round(100 * signals.learner_gpu_busy_ratio)} %`
+      }`,
     ),
   ];
 }
