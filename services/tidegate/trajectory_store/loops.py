@@ -221,7 +221,7 @@ class ExpiryLoop:
                 await self._expire_leases()
                 self._store.expire(context.live.limits(), now_s=context.clock.now_s())
                 self._store.tidy(now_s=context.clock.now_s())
-            except UnavailableError as error:
+            except (OSError, UnavailableError) as error:  # also of a file that cannot be removed
                 context.log.warning("disk_not_writable", error=str(error))
 
     async def _expire_leases(self) -> None:

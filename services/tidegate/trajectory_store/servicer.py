@@ -400,14 +400,14 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         first = await anext(requests, None)
         if not isinstance(first, pb.UploadPayloadRequest) or not first.HasField("reference"):
             raise RecordError("An upload does not start with its reference")
-        upload = self._store.uploads.begin(reference_from_proto(first.reference), now_s=self._clock.now_s())
+        upload = self._store.uploads.begin(reference_from_proto(first.reference))
         if upload is None:
             return pb.UploadPayloadResponse()
         try:
             upload.write(first.chunk)
             async for message in requests:
                 upload.write(message if isinstance(message, memoryview) else message.chunk)
-            upload.finish(now_s=self._clock.now_s())
+            upload.finish()
         finally:
             upload.abandon()
         return pb.UploadPayloadResponse()

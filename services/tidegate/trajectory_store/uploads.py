@@ -1,7 +1,8 @@
 """Payloads too large for a message: uploaded first, referred to afterwards, and gone once the ledger has them.
 
 Files are named by their digest, so an upload that is repeated is the same file. Bounded in bytes; space is freed when
-the message that refers to an upload is accepted, or when none did within its lifetime.
+the message that refers to an upload is accepted, or when none did within its lifetime. Of a lifetime only time counts
+in which messages are read: while the store is full, or its machine is suspended, the message waits in the stream.
 """
 
 import contextlib
@@ -23,6 +24,8 @@ from tidegate.wire.reference import PayloadReference
 
 # One frame; a group whose tensors exceed this must be split by its environment.
 UPLOAD_BYTES_MAX = 64 * 1024 * 1024
+# Between two looks at most so many seconds of a lifetime count: in more the store stood still, or a clock jumped.
+COUNTED_S_MAX = 180.0
 _PART = ".part"
 _NAME = re.compile(rf"^[0-9a-f]{{{2 * DIGEST_BYTES}}}$")
 
@@ -67,7 +70,7 @@ class Upload:
             self._file.write(chunk)
         self._hash.update(chunk)
 
-    def finish(self, *, now_s: float) -> None:
+    def finish(self) -> None:
         """Verify and keep it.
 
         Raises:
@@ -85,7 +88,7 @@ class Upload:
             if self._area.durable:
                 os.fsync(self._file.fileno())
             self._file.close()
-            self._area.keep(self._path, self._reference, number=self._number, now_s=now_s)
+            self._area.keep(self._path, self._reference, number=self._number)
 
     def abandon(self) -> None:
         """Free its reserved space; fine after ``finish``."""
@@ -105,21 +108,23 @@ class UploadArea:
         self._bytes_max = bytes_max
         self._ttl_s = ttl_s
         self.durable = durable
+        # Bytes, and the seconds of its lifetime that passed.
         self._kept: dict[bytes, tuple[int, float]] = {}
+        self._looked_at_s = now_s
         self._reserved: dict[int, int] = {}
         self._num_started = 0
         for path in folder.iterdir():
             if path.suffix == _PART:
                 path.unlink()
             elif _NAME.match(path.name):
-                self._kept[bytes.fromhex(path.name)] = (path.stat().st_size, now_s)
+                self._kept[bytes.fromhex(path.name)] = (path.stat().st_size, 0.0)
 
     @property
     def num_bytes(self) -> int:
         """Bytes kept and promised."""
         return sum(size for size, _ in self._kept.values()) + sum(self._reserved.values())
 
-    def begin(self, reference: PayloadReference, *, now_s: float) -> Upload | None:
+    def begin(self, reference: PayloadReference) -> Upload | None:
         """Start an upload; None when these very bytes are here already, which then are kept for a whole lifetime more.
 
         Raises:
@@ -134,7 +139,7 @@ class UploadArea:
                 fix="send fewer samples a group, or shorter ones",
             )
         if reference.digest in self._kept:
-            self._kept[reference.digest] = (reference.size, now_s)
+            self._kept[reference.digest] = (reference.size, 0.0)
             return None
         if self.num_bytes + reference.size > self._bytes_max:
             raise BackpressureError(
@@ -149,13 +154,13 @@ class UploadArea:
         self._reserved[self._num_started] = reference.size
         return upload
 
-    def keep(self, path: Path, reference: PayloadReference, *, number: int, now_s: float) -> None:
+    def keep(self, path: Path, reference: PayloadReference, *, number: int) -> None:
         """An upload is whole: name it by its digest."""
         path.replace(self._path(reference.digest))
         if self.durable:
             sync_folder(self._folder)
         self.release(number)
-        self._kept[reference.digest] = (reference.size, now_s)
+        self._kept[reference.digest] = (reference.size, 0.0)
 
     def release(self, number: int) -> None:
         """An upload ended: its reserved space is free."""
@@ -190,9 +195,15 @@ class UploadArea:
         if self._kept.pop(digest, None) is not None:
             self._path(digest).unlink(missing_ok=True)
 
-    def expire(self, *, now_s: float) -> int:
-        """Remove what no message referred to within its lifetime; returns how many."""
-        old = [digest for digest, (_, kept_at_s) in self._kept.items() if now_s - kept_at_s > self._ttl_s]
+    def expire(self, *, now_s: float, is_reading: bool) -> int:
+        """Remove what no message referred to within its lifetime; returns how many.
+
+        ``is_reading``: whether messages were read since the last look.
+        """
+        counted_s = min(max(now_s - self._looked_at_s, 0.0), COUNTED_S_MAX) if is_reading else 0.0
+        self._looked_at_s = now_s
+        self._kept = {digest: (size, age_s + counted_s) for digest, (size, age_s) in self._kept.items()}
+        old = [digest for digest, (_, age_s) in self._kept.items() if age_s > self._ttl_s]
         for digest in old:
             self.remove(digest)
         return len(old)

@@ -8,6 +8,7 @@ from typing import Literal
 import pytest
 
 from tests.unit.trajectory_store.building import (
+    LIMITS,
     NOW_S,
     RUN,
     accept,
@@ -22,6 +23,7 @@ from tests.unit.trajectory_store.building import (
     state_of,
 )
 from tidegate.core.errors import (
+    NotFoundError,
     StaleFolderError,
     UnavailableError,
 )
@@ -33,6 +35,8 @@ from tidegate.trajectory_store.ledger import Ledger
 from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.store import Store
 from tidegate.wire.clients.trajectory_store import Dropped
+from tidegate.wire.digest import digest_of
+from tidegate.wire.reference import PayloadReference
 from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS
 
 
@@ -109,6 +113,28 @@ def test_ledger_on_a_full_disk_refuses_and_accepts_the_same_work_later(store: St
     store.ledger.connection.execute("PRAGMA max_page_count = 100000")
     accept(store, *(f"t-{index}" for index in range(200)))
     assert store.totals().available == 200
+
+
+def test_upload_whose_message_waits_for_a_full_store_does_not_expire(tmp_path: Path) -> None:
+    store = started_store(
+        tmp_path, config=TrajectoryStoreConfig(max_resident_trajectories=1, upload_ttl_s=100.0)
+    )
+    accept(store, "t-1")
+    frame = b"a large frame"
+    reference = PayloadReference("t-2", len(frame), digest_of(frame))
+    upload = store.uploads.begin(reference)
+    assert upload is not None
+    upload.write(frame)
+    upload.finish()
+    for period in range(1, 5):
+        store.tidy(now_s=NOW_S + 90.0 * period)
+    assert store.uploads.read(reference) == frame
+    store.expire(LIMITS, now_s=NOW_S + 500.0)
+    for period in range(5, 8):
+        store.tidy(now_s=NOW_S + 90.0 * period)
+    with pytest.raises(NotFoundError):
+        store.uploads.read(reference)
+    store.close()
 
 
 def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:

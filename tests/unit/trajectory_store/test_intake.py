@@ -48,10 +48,10 @@ def reference_message(frame: bytes) -> ArrivedMessage:
 
 
 def keep(uploads: UploadArea, frame: bytes) -> None:
-    upload = uploads.begin(PayloadReference("p", len(frame), digest_of(frame)), now_s=0.0)
+    upload = uploads.begin(PayloadReference("p", len(frame), digest_of(frame)))
     assert upload is not None
     upload.write(frame)
-    upload.finish(now_s=0.0)
+    upload.finish()
 
 
 def test_good_message_is_opened_with_its_frame_as_it_came(uploads: UploadArea) -> None:
