@@ -233,8 +233,11 @@ class _Verifier:
     def _segment(self, segment: int) -> int | None:
         if self._open_segment[0] != segment:
             self._close_segment()
-            path = segment_path(self._segments, segment)
-            self._open_segment = (segment, os.open(path, os.O_RDONLY) if path.is_file() else None)
+            try:
+                descriptor = os.open(segment_path(self._segments, segment), os.O_RDONLY)
+            except FileNotFoundError:  # the live store removes those that it needs no more
+                descriptor = None
+            self._open_segment = (segment, descriptor)
         return self._open_segment[1]
 
     def _close_segment(self) -> None:

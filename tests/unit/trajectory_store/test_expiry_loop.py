@@ -36,11 +36,15 @@ async def test_file_that_cannot_be_removed_does_not_end_the_store(tmp_path: Path
     path = tmp_path / "uploads" / reference.digest.hex()
     path.unlink()
     path.mkdir()  # unlink refuses a folder, as it does on a disk that is read-only
+
+    def warn(event: str, **_fields: object) -> None:
+        warned.append(event)
+
     context = SimpleNamespace(
         drain=_Drain(periods=2),
         clock=SystemClock(),
         live=SimpleNamespace(limits=lambda: LIMITS),
-        log=SimpleNamespace(warning=lambda event, **_: warned.append(event)),
+        log=SimpleNamespace(warning=warn),
     )
     policy = SimpleNamespace(head=None)
     await ExpiryLoop(cast("ServiceContext", context), config, store, cast("PolicyWatch", policy)).run()

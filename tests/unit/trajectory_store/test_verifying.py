@@ -1,6 +1,7 @@
 """A ledger that was changed after it was written, found row by row."""
 
 import asyncio
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -72,6 +73,20 @@ def test_ledger_as_it_was_written_is_intact(ledger: Path) -> None:
 def test_empty_ledger_is_intact(tmp_path: Path) -> None:
     started_store(tmp_path).close()
     assert verify(tmp_path / LEDGER_FILE).intact
+
+
+def test_segment_that_the_live_store_removes_at_this_moment_is_no_longer_verified(
+    ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segment, opens = segment_path(ledger.parent / "segments", 1), os.open
+
+    def remove_and_open(path: Path, flags: int) -> int:
+        segment.unlink()
+        return opens(path, flags)
+
+    monkeypatch.setattr(os, "open", remove_and_open)
+    result = verify(ledger)
+    assert (result.findings, result.num_rows, result.num_payloads) == ([], 9, 0)
 
 
 async def test_next_verification_waits_for_the_one_whose_caller_left(
