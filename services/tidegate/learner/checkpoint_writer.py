@@ -16,7 +16,10 @@ GRACE_FACTOR = 2.0
 
 
 class CheckpointWriter:
-    """At most one write in flight; ``begin`` waits for the previous one. ``newest``: the last durable version."""
+    """At most one write in flight; ``begin`` waits for the previous one.
+
+    ``newest``: the last durable version. ``failed``: whether the last write left none.
+    """
 
     def __init__(
         self, context: ServiceContext, folder: CheckpointFolder, store: TrajectoryStoreClient
@@ -29,6 +32,7 @@ class CheckpointWriter:
         self._closed = False
         self._told = ""
         self.newest: PolicyVersion | None = None
+        self.failed = False
 
     @property
     def requested(self) -> bool:
@@ -75,6 +79,7 @@ class CheckpointWriter:
             path = await asyncio.to_thread(self._folder.write, checkpoint)
         except OSError as error:
             # A full disk must not end training; the cost of a crash grows until a write succeeds again.
+            self.failed = True
             context.stats.add(statistics.CHECKPOINT_FAILURES)
             context.log.exception("checkpoint_failed", version=str(version))
             for request in requests:
@@ -83,7 +88,7 @@ class CheckpointWriter:
                         UnavailableError("The checkpoint cannot be written", why=str(error))
                     )
             return
-        self.newest = version
+        self.newest, self.failed = version, False
         duration_s = context.clock.monotonic_s() - started_s
         context.stats.set(statistics.CHECKPOINT_S, duration_s)
         context.stats.add(statistics.CHECKPOINTS)

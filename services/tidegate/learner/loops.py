@@ -228,10 +228,12 @@ class Learner:
         finally:
             # One more checkpoint could delete the one that a rollback goes to.
             if self._context.drain.requested and not goes_back:
-                # An interrupted update left the trainer between two versions: the previous checkpoint is valid.
-                if not self._updating and (self._steps_since_checkpoint or self._checkpoint_writer.requested):
-                    await self._write_checkpoint()
                 await self._checkpoint_writer.wait()
+                wanted = self._steps_since_checkpoint or self._checkpoint_writer.requested
+                # An interrupted update left the trainer between two versions: the previous checkpoint is valid.
+                if not self._updating and (wanted or self._checkpoint_writer.failed):
+                    await self._write_checkpoint()
+                    await self._checkpoint_writer.wait()
         return goes_back
 
     async def _train(self, batches: BatchSource[Any], renewal: LeaseRenewal) -> bool:

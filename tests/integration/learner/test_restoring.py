@@ -1,4 +1,5 @@
 import asyncio
+import errno
 import threading
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import msgspec
 import pytest
 
 from tests.integration.learner.world import CONFIG, TIMEOUT_S, World, until, world
+from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import (
     BackpressureError,
     CorruptionError,
@@ -167,6 +169,29 @@ async def test_learner_stopped_while_it_recomputes_gives_no_update_up(
         async with running.learner() as life:
             assert (await life.version(0)).step == 5
             assert running.store.head_lineage.fork_step == 5
+
+
+async def test_draining_writes_the_checkpoint_that_a_full_disk_refused(
+    tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = checkpoint_module.CheckpointFolder.write
+
+    def refused_at_two(
+        folder: checkpoint_module.CheckpointFolder, checkpoint: checkpoint_module.Checkpoint
+    ) -> Path:
+        if checkpoint.progress.version.step == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(folder, checkpoint)
+
+    async with world(tmp_path, bus, topology, max_lag=9) as running:
+        config = msgspec.structs.replace(CONFIG, checkpoint_every_steps=2)
+        monkeypatch.setattr(checkpoint_module.CheckpointFolder, "write", refused_at_two)
+        async with running.learner(config) as life:
+            running.offer(2, at=await life.version(0))
+            await life.acknowledged(2)
+            await until(lambda: life.context.stats.value(statistics.CHECKPOINT_FAILURES) == 1)
+            monkeypatch.setattr(checkpoint_module.CheckpointFolder, "write", write)
+        assert [path.name.rpartition(".")[2] for path in checkpoints(running)] == ["0", "2"]
 
 
 async def test_unacknowledged_batches_are_committed_at_the_restore(

@@ -6,20 +6,26 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import torch
 
+from tests.support.environments import CARTPOLE
 from tests.unit.learner.optim import test_actor_critic as segments
 from tests.unit.learner.optim import test_language_model as completions
 from tests.unit.learner.optim import test_q_learner as replay
 from tests.unit.learner.trajectories import group, segment, segment_tensors, version
 from tidegate.algorithms.grpo_settings import GrpoSettings
+from tidegate.algorithms.objectives import ActorCriticSettings
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import TrajectoryId
 from tidegate.core.records import Trajectory
 from tidegate.core.response import FRESH
 from tidegate.learner import guarded_update
 from tidegate.learner.guarded_update import GuardedTrainer, PoisonedBatch
+from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.optim.replay_port import ReplayUnits
+from tidegate.models.policies import build_policy
+from tidegate.runtime.config import PolicyConfig
 
 
 def parts_of(trajectories: Sequence[Trajectory]) -> list[tuple[TrajectoryId, Any]]:
@@ -92,6 +98,24 @@ def test_completion_whose_reward_leaves_float32_is_named_with_its_group(
     assert [culprit.trajectory_id for culprit in found.culprits] == ["bad.1"]
     for name, array in trainer.policy().items():
         np.testing.assert_array_equal(array, twin.policy()[name], err_msg=name)
+
+
+def test_running_statistics_count_nothing_of_an_update_that_is_undone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guarded_update, "COPIED_BYTES_MAX", 0)
+    policy = build_policy(CARTPOLE, PolicyConfig(kind="mlp", hidden=(8,), normalise_observations=True))
+    trainer = ActorCriticTrainer(policy, ActorCriticSettings(), seed=0, device=torch.device("cpu"))
+    guarded = GuardedTrainer(trainer)
+    sound = [segment(f"t{index}", at=version(0), seed=index) for index in range(5)]
+    guarded.update(sound, lambda: parts_of(sound), policy=trainer.policy(), number=1, response=FRESH)
+    before = trainer.policy()
+    work = [*sound[:2], poisoned_segment("bad"), *sound[2:]]
+    found = guarded.update(work, lambda: parts_of(work), policy=before, number=2, response=FRESH)
+    assert isinstance(found, PoisonedBatch)
+    assert [culprit.trajectory_id for culprit in found.culprits] == ["bad.0"]
+    for name, array in trainer.policy().items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
 
 
 def test_replayed_trajectory_whose_unit_leaves_float32_is_named() -> None:

@@ -25,7 +25,7 @@ from tidegate.algorithms.segments import check_segment, segment_tensors
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import FRESH, Response
 from tidegate.core.spaces import is_observation
-from tidegate.learner.optim.gradients import mean_of, shared_gradient_step
+from tidegate.learner.optim.gradients import are_finite, mean_of, shared_gradient_step
 from tidegate.learner.optim.optimizer_state import (
     GENERATOR,
     generator_array,
@@ -139,14 +139,16 @@ class ActorCriticTrainer:
             measured += epoch
             if settings.target_kl and mean_of(epoch).get("kl", 0.0) > settings.target_kl:
                 break
-        self._update_statistics(batch)
-        return {
+        metrics = {
             **prepared.metrics,
             **mean_of(measured),
             "gradient_steps": float(len(measured)),
             "learning_rate": learning_rate,
             "reward_mean": float(batch.rewards_TN[batch.valid_TN].mean()),
         }
+        if are_finite(metrics):
+            self._update_statistics(batch)
+        return metrics
 
     def _gradient_step(self, minibatch: Minibatch, settings: ActorCriticSettings) -> dict[str, float]:
         steps = minibatch.steps

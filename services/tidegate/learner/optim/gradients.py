@@ -8,7 +8,7 @@ outputs, one or a few numbers per step or token, which is small beside the gradi
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -130,6 +130,11 @@ def _optimizer_step(loss: Loss, optimizer: AdamW, *, max_grad_norm: float) -> di
     if math.isfinite(norm):
         optimizer.step()
     return {"loss": float(loss.total.detach()), "grad_norm": norm, **loss.metrics}
+
+
+def are_finite(metrics: Mapping[str, float]) -> bool:
+    """Whether an update counts: of one that does not, running statistics count no observation either."""
+    return all(map(math.isfinite, metrics.values()))
 
 
 def mean_of(steps: list[dict[str, float]]) -> dict[str, float]:

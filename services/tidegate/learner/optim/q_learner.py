@@ -18,7 +18,7 @@ from tidegate.algorithms.reward_scale import RewardSettings, scaled_rewards
 from tidegate.algorithms.transition_batch import TransitionBatch, stack_transitions, transition_tensors
 from tidegate.core.records import Array
 from tidegate.core.response import FRESH, Response
-from tidegate.learner.optim.gradients import shared_gradient_step
+from tidegate.learner.optim.gradients import are_finite, shared_gradient_step
 from tidegate.learner.optim.policy_network import PolicyNetwork, Precision
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
@@ -96,13 +96,15 @@ class QLearner:
             max_grad_norm=settings.max_grad_norm,
         )
         self._trained.target.count_step()
-        # The target network's follow with its next copy.
-        self._trained.parameters.update_statistics(batch.observations)
-        return {
+        metrics = {
             **metrics,
             "learning_rate": settings.learning_rate,
             "reward_mean": float(rewards_BH.sum() / batch.lengths_B.sum()),
         }
+        if are_finite(metrics):
+            # The target network's follow with its next copy.
+            self._trained.parameters.update_statistics(batch.observations)
+        return metrics
 
     @torch.no_grad()
     def _targets(
