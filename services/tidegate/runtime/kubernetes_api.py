@@ -265,12 +265,12 @@ class _Status(msgspec.Struct, frozen=True):
 def _message(body: bytes) -> str:
     try:
         return msgspec.json.decode(body, type=_Status).message
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
 
 
 def _decoded(data: bytes, kind: type[T], path: str) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # msgspec leaves bad UTF-8 to Python
         raise UnavailableError(f"The cluster's answer to {path} cannot be read", why=str(error)) from error

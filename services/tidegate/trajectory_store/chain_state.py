@@ -88,7 +88,7 @@ class ChainState:
         """Apply one entry.
 
         Raises:
-            RecordError, msgspec.MsgspecError: its content is not what ``seal`` writes.
+            RecordError, msgspec.MsgspecError, UnicodeDecodeError: its content is not what ``seal`` writes.
         """
         for note in entry.notes():
             self._apply(entry.number, note)

@@ -141,7 +141,7 @@ class _Verifier:
                 self._find("changed", what, "its digest is not that of its content after the entry before")
             try:
                 self._expected.apply(entry)
-            except (RecordError, msgspec.MsgspecError) as error:
+            except (RecordError, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 self._find("changed", what, f"its content cannot be read: {error}")
             before = entry.digest
             digests.append(entry.digest.hex())
@@ -152,7 +152,7 @@ class _Verifier:
     def _read_folded(self) -> FoldedNote:
         try:
             return read_folded(self._db)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             self._find("changed", "the folded rows", f"what is left of them cannot be read: {error}")
             return FoldedNote()
 

@@ -224,6 +224,19 @@ def test_changed_chain_is_found(ledger: Path, statement: str, expected: tuple[st
     assert expected in found(verify(ledger))
 
 
+def test_entry_whose_text_is_none_any_more_is_found(ledger: Path) -> None:
+    with closing(sqlite3.connect(ledger)) as db:
+        contents = dict(db.execute("SELECT number, content FROM chain").fetchall())
+    number, content = next((at, each) for at, each in contents.items() if b"too old" in each)
+    change(
+        ledger,
+        "UPDATE chain SET content = ? WHERE number = ?",
+        content.replace(b"too old", b"\xffoo old"),
+        number,
+    )
+    assert ("changed", f"entry {number} of the chain") in found(verify(ledger))
+
+
 def test_chain_that_was_cut_shows_by_its_rows(ledger: Path) -> None:
     change(ledger, "DELETE FROM chain WHERE number > 3")
     names = [make_trajectory(f"t-{index}").trajectory_id for index in (3, 4, 5, 6)]

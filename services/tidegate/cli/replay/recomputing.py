@@ -227,7 +227,7 @@ def _losses(path: Path) -> Mapping[PolicyVersion, float]:
         for line in file.read_bytes().splitlines():
             try:
                 step = msgspec.json.decode(line, type=StepLine)
-            except msgspec.MsgspecError:
+            except (msgspec.MsgspecError, UnicodeDecodeError):
                 continue
             if step.loss is not None:
                 losses[PolicyVersion(lineage=LineageName(step.lineage), step=step.step)] = step.loss

@@ -94,7 +94,7 @@ def read_layout(folder: Path) -> StoredLayout | None:
         stored = msgspec.json.decode((folder / LAYOUT_FILE).read_bytes(), type=StoredLayout)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptionError(
             f"{folder / LAYOUT_FILE} cannot be read",
             why=str(error),
