@@ -5,13 +5,14 @@ a file that is never appended to again: every start opens a new segment. What is
 against its digest, because a power cut may keep the ledger's page and lose the payload's.
 """
 
+import errno
 import os
 import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidegate.core.errors import CorruptionError, RecordError
+from tidegate.core.errors import CorruptionError, RecordError, UnavailableError
 from tidegate.runtime.files import sync_folder
 from tidegate.trajectory_store.state import Location
 from tidegate.wire.frame import verify_frame
@@ -19,6 +20,10 @@ from tidegate.wire.frame import verify_frame
 _NAME = re.compile(r"^(\d{8})\.frames$")
 # Buffers that one writev call takes; POSIX promises at least 16, Linux takes 1024.
 _BUFFERS_MAX = 512
+# Descriptors of readers; a run may keep far more segments than its process may open files.
+READERS_MAX = 64
+# What says of a file that its bytes are gone; another error, such as too few descriptors, passes.
+_LOST = frozenset({errno.ENOENT, errno.EIO, errno.ESTALE, errno.EISDIR})
 
 
 def segment_path(folder: Path, segment: int) -> Path:
@@ -79,7 +84,7 @@ class Segments:
             for entry in folder.iterdir()
             if (match := _NAME.match(entry.name))
         }
-        # Readers' descriptors by segment, closed with the segment: their number is bounded by the files kept.
+        # Readers' descriptors by segment: closed with the segment, or for another one.
         self._readers: dict[int, int] = {}
         self._active = max((*self._sizes, newest_known))
         self._writer = -1
@@ -139,6 +144,7 @@ class Segments:
 
         Raises:
             CorruptionError: it is gone, cut short, or changed since it was written.
+            UnavailableError: it may be there, and cannot be read at the moment.
         """
         cached = self._cache.get(location)
         if cached is not None:
@@ -147,6 +153,12 @@ class Segments:
             frame = os.pread(self._reader(location.segment), location.size, location.offset)
             verify_frame(frame)
         except (OSError, RecordError) as error:
+            if isinstance(error, OSError) and error.errno not in _LOST:
+                raise UnavailableError(
+                    f"Segment {location.segment} cannot be read",
+                    why=str(error),
+                    fix="free descriptors and memory on this machine; nothing was lost",
+                ) from error
             raise CorruptionError(
                 f"The payload at byte {location.offset} of segment {location.segment} is not what was written",
                 why=str(error),
@@ -156,6 +168,8 @@ class Segments:
 
     def _reader(self, segment: int) -> int:
         if segment not in self._readers:
+            if len(self._readers) >= READERS_MAX:
+                os.close(self._readers.pop(next(iter(self._readers))))
             self._readers[segment] = os.open(self._path(segment), os.O_RDONLY | os.O_CLOEXEC)
         return self._readers[segment]
 

@@ -1,5 +1,7 @@
 """Leases, commits, releases and drops."""
 
+import errno
+import os
 from pathlib import Path
 
 import msgspec
@@ -25,6 +27,7 @@ from tidegate.core.errors import (
     ConflictError,
     NotFoundError,
     RecordError,
+    UnavailableError,
 )
 from tidegate.core.ids import LineageName, TrajectoryId
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
@@ -150,6 +153,23 @@ def test_lost_payload_is_dropped_with_its_group_and_the_batch_uses_others(tmp_pa
     (tmp_path / "segments" / "00000001.frames").write_bytes(b"")
     assert leased(store, 0, batch_size=2).trajectory_ids == ["t-2.0", "t-2.1"]
     assert store.totals().dropped == {"failed": 2}
+    store.close()
+
+
+def test_payload_that_cannot_be_read_at_the_moment_is_leased_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = started_store(tmp_path, config=TrajectoryStoreConfig(frame_cache_bytes=0))
+    accept(store, "t-1")
+
+    def refuse(path: Path, _flags: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", str(path))
+
+    with monkeypatch.context() as without_descriptors:
+        without_descriptors.setattr(os, "open", refuse)
+        with pytest.raises(UnavailableError, match="Too many open files"):
+            lease(store, at(0))
+    assert leased(store, 0).trajectory_ids == ["t-1.0"]
     store.close()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.trajectory_store.building import make_trajectory
 from tidegate.core.errors import CorruptionError
-from tidegate.trajectory_store.segments import FrameCache, Segments
+from tidegate.trajectory_store.segments import READERS_MAX, FrameCache, Segments
 from tidegate.trajectory_store.state import Location
 from tidegate.wire.frame import encode_frame
 
@@ -19,12 +19,29 @@ def open_segments(
     return Segments(folder, segment_bytes=segment_bytes, cache_bytes=cache_bytes, newest_known=newest_known)
 
 
+def num_open(folder: Path) -> int:
+    """How many files of a folder this process has open."""
+    files = (Path(f"/proc/self/fd/{each}").resolve() for each in os.listdir("/proc/self/fd"))
+    return sum(each.parent == folder.resolve() for each in files)
+
+
 @pytest.mark.parametrize("cache_bytes", [0, 2000, 10**6])
 def test_frames_are_read_back_as_they_were_written(tmp_path: Path, cache_bytes: int) -> None:
     segments = open_segments(tmp_path, cache_bytes=cache_bytes)
     locations = segments.append(FRAMES[:3]) + segments.append(FRAMES[3:])
     assert [segments.read(location) for location in locations] == FRAMES
     segments.close()
+
+
+def test_readers_keep_fewer_files_open_than_there_are_segments(tmp_path: Path) -> None:
+    segments = open_segments(tmp_path, segment_bytes=1)
+    locations = [segments.append([FRAMES[number % 8]])[0] for number in range(2 * READERS_MAX)]
+    for _ in range(2):
+        assert [segments.read(location) for location in locations] == FRAMES * (2 * READERS_MAX // 8)
+    assert num_open(tmp_path) == READERS_MAX + 1, "and the one that is written"
+    segments.delete(locations[-2].segment)
+    segments.close()
+    assert num_open(tmp_path) == 0
 
 
 def test_frames_survive_the_process_and_a_new_one_begins_a_new_segment(tmp_path: Path) -> None:
