@@ -20,6 +20,7 @@ from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.runtime.instances import REPLICATED
 from tidegate.wire.stats import ServiceStats
 
 # An instance without a report for this long counts as lost: six reports of a normal one, two of a slow one.
@@ -189,8 +190,9 @@ class Observations:
     def merged(self, *, now_s: float) -> dict[str, float]:
         """One number a statistic and service, ``<service>.<name>``.
 
-        Counters are summed over instances and over their lives; sizes are summed over living instances; of other
-        gauges the mean counts.
+        Counters of a replicated service are summed over instances and over their lives. Those of others are the newest
+        report's: most are kept on disk, and would be counted again after each restart. Sizes are summed over living
+        instances; of other gauges the mean counts.
         """
         numbers: dict[str, float] = {}
         for service in self.services():
@@ -203,9 +205,15 @@ class Observations:
                     numbers[f"{service}.{name}"] = known.sums[name]
                 else:
                     numbers[f"{service}.{name}"] = known.sums[name] / known.counts[name]
-            for name, total in known.totals.items():
+            for name, total in self._counters(service, known).items():
                 numbers[f"{service}.{name}"] = total
         return numbers
+
+    def _counters(self, service: str, known: _Service) -> dict[str, float]:
+        newest = self._newest.get(service) if service not in REPLICATED else None
+        if newest is None:
+            return known.totals
+        return {name: value for name, value in newest.stats.values.items() if _is_counter(name)}
 
     def _share(self, service: str, name: Counter | Gauge, *, now_s: float) -> float:
         """Increase of a counter a second of one instance."""

@@ -1,8 +1,8 @@
 """Whole-system samples: one JSON line a second in ``admission/stats.jsonl``, which reports plot.
 
 A line is flat but for one section: ``at_s`` and ``bottleneck``, every signal of the diagnosis by its
-name (``core.balance.Signals``), and ``values``, which holds ``<service>.<statistic>`` (counters summed over instances
-and lives) and ``stream.<kind>`` (queued messages). ``problems``, where there are any: sentences about actors.
+name (``core.balance.Signals``), and ``values``, which holds ``<service>.<statistic>`` (as ``Observations.merged``
+says) and ``stream.<kind>`` (queued messages). ``problems``, where there are any: sentences about actors.
 """
 
 from typing import Any

@@ -202,6 +202,16 @@ def test_restart_within_the_window_counts_as_no_increase_and_never_as_a_loss() -
     assert seen.merged(now_s=3.0)["actor.steps_total"] == 123.0
 
 
+def test_counts_that_a_service_keeps_on_disk_are_not_counted_again_after_its_restart() -> None:
+    seen = Observations(window_s=10.0)
+    for life, trained in enumerate((100.0, 100.0, 104.0)):
+        stats = report(
+            float(life), instance="trajectory_store", started_at_s=float(life), trained_total=trained
+        )
+        seen.put(stats, now_s=float(life))
+    assert seen.merged(now_s=2.0)["trajectory_store.trained_total"] == 104.0
+
+
 def test_throughput_adds_up_over_instances_and_shares_of_time_are_averaged() -> None:
     seen = Observations(window_s=10.0)
     for at_s in (0.0, 1.0):
