@@ -13,6 +13,7 @@ from tidegate.actor.engines.port import Rollouts
 from tidegate.actor.in_flight import Finished, InFlightTasks, LeasedTask
 from tidegate.actor.rollouts.outcomes import DroppedTask, failed_task
 from tidegate.actor.rollouts.progress_checkpoints import ProgressCheckpoints
+from tidegate.actor.rollouts.scoring import any_worker
 from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, records_of, rewarded
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue.telemetry import (
@@ -38,7 +39,7 @@ from tidegate.core.records import StageTiming, Task, Trajectory
 from tidegate.runtime.outbox import Outbox
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
-from tidegate.wire.clients.environment import Completion, EnvironmentClient
+from tidegate.wire.clients.environment import Completion
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
 
@@ -63,7 +64,7 @@ class Publisher:
         self._retry_delay_s = retry_delay_s
         store = TrajectoryStoreClient(context.channel("trajectory_store"))
         self._outbox = Outbox(context, store)
-        self._environment = EnvironmentClient(context.channel("environment"))
+        self._environment = any_worker(context)
         self._reporter = DropReporter(context, store)
         settings = context.settings
         self._overlong = settings.long_tail.overlong_rule(length_max=settings.workload.sampler.max_new_tokens)

@@ -8,12 +8,12 @@ from tidegate.actor.engines.port import Completed
 from tidegate.actor.evaluation.held_out_figures import held_out_figures
 from tidegate.actor.evaluation.port import EvaluationResult
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, check_envs_of, read_problems
-from tidegate.actor.rollouts.scoring import score_all
+from tidegate.actor.rollouts.scoring import any_worker, score_all
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import Task
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.clients.environment import Completion, EnvironmentClient
+from tidegate.wire.clients.environment import Completion
 
 
 class AnswersProblems(Protocol):
@@ -36,7 +36,7 @@ class HeldOutEvaluator:
         self._context = context
         self._runner = runner
         self._num_problems_max = num_problems_max
-        self._environment = EnvironmentClient(context.channel("environment"))
+        self._environment = any_worker(context)
         self._problems: list[HeldOutProblem] = []
         self._weights = context.settings.workload.mixture
 

@@ -5,13 +5,14 @@ from tidegate.actor.gateway.chains import RecordedTurn, chain_to
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.episodes import AgentEpisode
 from tidegate.actor.gateway.rewards import Reward
+from tidegate.actor.rollouts.scoring import any_worker
 from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import Array
 from tidegate.models.tokenizer import Tokenizer
 from tidegate.runtime.retrying import Backoff, UntilCancelled, retry
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.clients.environment import Completion, EnvironmentClient
+from tidegate.wire.clients.environment import Completion
 
 BACKOFF = Backoff(start_s=0.2, max_s=2.0)
 
@@ -34,7 +35,7 @@ class EpisodeJudge:
         self._context = context
         self._config = config
         self._tokenizer = tokenizer
-        self._environment = EnvironmentClient(context.channel("environment"))
+        self._environment = any_worker(context)
 
     async def sample_of(self, episode: AgentEpisode, *, why: str) -> Sample:
         """The sample of an ended episode with at least one turn; ``why``: the reason of its end, for operators.

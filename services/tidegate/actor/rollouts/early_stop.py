@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from tidegate.actor.engines.port import Rollouts
-from tidegate.actor.rollouts.scoring import score_all
+from tidegate.actor.rollouts.scoring import any_worker, score_all
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import TaskId
 from tidegate.core.long_tail import may_stop_early
 from tidegate.core.records import Task
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.clients.environment import Completion, EnvironmentClient
+from tidegate.wire.clients.environment import Completion
 
 
 class EarlyStopCheck:
@@ -19,7 +19,7 @@ class EarlyStopCheck:
     def __init__(self, context: ServiceContext) -> None:
         """Samples without a reward are scored by any environment worker."""
         self._context = context
-        self._environment = EnvironmentClient(context.channel("environment"))
+        self._environment = any_worker(context)
         self.num_first = context.settings.long_tail.early_stop_after
 
     def applies_to(self, task: Task) -> bool:

@@ -2,7 +2,10 @@
 
 from collections.abc import Sequence
 
-from tidegate.actor.rollouts.scoring import SCORES_PER_CALL, score_all
+import pytest
+
+from tidegate.actor.rollouts.scoring import SCORES_PER_CALL, AnyWorker, score_all
+from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.wire.clients.environment import Completion, RewardedCompletion
 
 
@@ -32,3 +35,37 @@ async def test_a_call_has_a_bounded_number_of_one_environment() -> None:
     scored = await score_all(noting, ["a"] * count, completions)
     assert [each.reward for each in scored] == [float(n) for n in range(count)]
     assert noting.calls == [("a", SCORES_PER_CALL), ("a", 1)]
+
+
+class Failing(Noting):
+    """Answers every call with an error."""
+
+    def __init__(self, error: TidegateError) -> None:
+        super().__init__()
+        self._error = error
+
+    async def score(self, env_id: str, completions: Sequence[Completion]) -> list[RewardedCompletion]:
+        await super().score(env_id, completions)
+        raise self._error
+
+
+ONE = [Completion("0", "", "", "1", "all")]
+
+
+async def test_calls_go_to_the_workers_in_turn_and_past_those_that_are_away() -> None:
+    away, one, two = Failing(UnavailableError("away")), Noting(), Noting()
+    workers = AnyWorker([away, one, two], first=3)
+    for _ in range(4):
+        [verdict] = await workers.score("a", ONE)
+        assert verdict.reward == 1.0
+    assert [len(worker.calls) for worker in (away, one, two)] == [2, 3, 1]
+
+
+async def test_call_fails_once_every_worker_was_asked_and_at_once_where_a_repeat_cannot_help() -> None:
+    away = [Failing(UnavailableError(f"away {number}")) for number in range(2)]
+    with pytest.raises(UnavailableError, match="away 1"):
+        await AnyWorker(away).score("a", ONE)
+    refusing, other = Failing(RecordError("no such environment")), Noting()
+    with pytest.raises(RecordError):
+        await AnyWorker([refusing, other]).score("a", ONE)
+    assert other.calls == []
