@@ -24,7 +24,7 @@ from tidegate.trajectory_store import batches, counts, folding, restore
 from tidegate.trajectory_store.batches import check_reasons
 from tidegate.trajectory_store.folded_ids import FoldedIds, folded_among, read_folded
 from tidegate.trajectory_store.hash_chain import ArrivedNote, DroppedNote, UnarrivedNote, note
-from tidegate.trajectory_store.memory import load_memory
+from tidegate.trajectory_store.memory import LedgerMemory, load_memory
 from tidegate.trajectory_store.outcome_log import append_outcomes, prune_outcomes, read_outcomes
 from tidegate.trajectory_store.rows import (
     INSERT_ARRIVED,
@@ -54,7 +54,7 @@ class Ledger:
     def __init__(self, db: sqlite3.Connection) -> None:
         """Use ``open``."""
         self._db = db
-        self._load()
+        self._take(load_memory(db))
 
     @classmethod
     def open(cls, path: Path, *, run_id: str, durability: Durability = "process") -> "Ledger":
@@ -72,8 +72,7 @@ class Ledger:
         """Close the file; what was committed stays."""
         self._db.close()
 
-    def _load(self) -> None:
-        memory = load_memory(self._db)
+    def _take(self, memory: LedgerMemory) -> None:
         self.tree: LineageTree = memory.tree
         self.head: PolicyVersion | None = memory.head
         self.tally: Tally = memory.tally
@@ -425,7 +424,8 @@ class Ledger:
                 segments=segments,
                 now_s=now_s,
             )
-        self._load()
+            memory = load_memory(self._db)  # what fails here opens nothing
+        self._take(memory)
         return revived
 
     def mark_checkpointed(self, version: PolicyVersion) -> None:

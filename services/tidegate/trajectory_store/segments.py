@@ -23,7 +23,7 @@ _BUFFERS_MAX = 512
 # Descriptors of readers; a run may keep far more segments than its process may open files.
 READERS_MAX = 64
 # What says of a file that its bytes are gone; another error, such as too few descriptors, passes.
-_LOST = frozenset({errno.ENOENT, errno.EIO, errno.ESTALE, errno.EISDIR})
+LOST_ERRNOS = frozenset({errno.ENOENT, errno.EIO, errno.ESTALE, errno.EISDIR})
 
 
 def segment_path(folder: Path, segment: int) -> Path:
@@ -153,7 +153,7 @@ class Segments:
             frame = os.pread(self._reader(location.segment), location.size, location.offset)
             verify_frame(frame)
         except (OSError, RecordError) as error:
-            if isinstance(error, OSError) and error.errno not in _LOST:
+            if isinstance(error, OSError) and error.errno not in LOST_ERRNOS:
                 raise UnavailableError(
                     f"Segment {location.segment} cannot be read",
                     why=str(error),

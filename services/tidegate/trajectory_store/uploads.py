@@ -19,6 +19,7 @@ from tidegate.core.errors import (
     UnavailableError,
 )
 from tidegate.runtime.files import sync_folder
+from tidegate.trajectory_store.segments import LOST_ERRNOS
 from tidegate.wire.digest import DIGEST_BYTES, Digest, digest_of
 from tidegate.wire.reference import PayloadReference
 
@@ -171,7 +172,8 @@ class UploadArea:
 
         Raises:
             NotFoundError: they were never uploaded, or no message referred to them in time.
-            CorruptionError: the file changed on disk.
+            CorruptionError: the file changed on disk, or the disk lost it.
+            OSError: it cannot be read at the moment.
         """
         if reference.digest not in self._kept:
             raise NotFoundError(
@@ -185,6 +187,12 @@ class UploadArea:
             del self._kept[reference.digest]
             raise NotFoundError(
                 f"The payload {reference.payload_id!r} is gone", why="its file was deleted"
+            ) from error
+        except OSError as error:
+            if error.errno not in LOST_ERRNOS:
+                raise
+            raise CorruptionError(
+                f"The payload {reference.payload_id!r} cannot be read", why=str(error)
             ) from error
         if digest_of(data) != reference.digest:
             raise CorruptionError(f"The payload {reference.payload_id!r} changed on disk")

@@ -98,6 +98,19 @@ def test_reference_to_garbage_and_garbage_for_a_reference_are_refused(uploads: U
     assert "not here" in missing.reason
 
 
+def test_upload_that_the_disk_lost_is_refused_and_holds_no_other_message_up(
+    uploads: UploadArea, tmp_path: Path
+) -> None:
+    frame = encode_frame([make_trajectory("t-1")])
+    keep(uploads, frame)
+    path = tmp_path / digest_of(frame).hex()
+    path.unlink()
+    path.mkdir()
+    lost = opened(reference_message(frame), uploads)
+    assert isinstance(lost, Refusal)
+    assert "cannot be read" in lost.reason
+
+
 def test_header_names_at_most_as_many_trajectories_as_a_message_may_hold() -> None:
     names = ",".join(f"t-{index}.0" for index in range(IDS_PER_MESSAGE_MAX + 5))
     assert (

@@ -13,6 +13,7 @@ from tests.unit.trajectory_store.building import (
     at,
     commit,
     consumed,
+    counted,
     fork,
     lease,
     leased,
@@ -29,6 +30,7 @@ from tidegate.core.errors import (
 )
 from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.staleness import Fresh, Lineage
+from tidegate.trajectory_store import ledger
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.store import Store
 from tidegate.wire.clients.trajectory_store import ConsumedBatch, Consumption
@@ -50,6 +52,27 @@ def test_fork_keeps_updates_below_its_step_and_revives_the_others(store: Store) 
     assert state_of(store, "t-2.0") == ("available", "")
     assert state_of(store, "t-3.0") == ("available", "")
     assert store.totals().revived == 2
+
+
+def test_lineage_whose_opening_fails_at_its_end_was_not_opened(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the store would take commits of leases that its file does not have any more."""
+    accept(store, "t-1", "t-2")
+    commit(store, leased(store, 0), 0)
+    batch = leased(store, 1)
+
+    def fail(_db: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as failing:
+        failing.setattr(ledger, "load_memory", fail)
+        with pytest.raises(MemoryError):
+            fork(store, step=0)
+    assert store.totals() == counted(store.ledger_path)
+    commit(store, batch, 1)
+    assert fork(store, step=0) == 2
+    assert store.totals() == counted(store.ledger_path)
 
 
 def test_revived_trajectory_is_trained_once_in_the_surviving_lineage(store: Store) -> None:
