@@ -309,7 +309,7 @@ class ServerEngine:
         self._figures[server_stats.PAUSE_MS] = 1e3 * paused_s
         self._add(server_stats.UPDATES)
         self._add(server_stats.REQUESTS_KEPT, num_kept)
-        await self._thread.run(lambda: self._weights.drop_all_but(wanted.folder))
+        await self._drop_all_but(wanted.folder)
         self._log.info("server_updated", version=str(snapshot.version), **self._figures)
 
     def _prepare(self, snapshot: PolicySnapshot) -> Served:
@@ -379,7 +379,7 @@ class ServerEngine:
             UnavailableError: it cannot be restored; the server's weights are unknown.
         """
         self._add(server_stats.STREAMS_CUT, self._streams.cut(refused=refused.version))
-        await self._thread.run(lambda: self._weights.drop_all_but(*([before.folder] if before else [])))
+        await self._drop_all_but(*([before.folder] if before else []))
         try:
             if before is None:
                 await self._dialect.resume()
@@ -395,6 +395,14 @@ class ServerEngine:
         self._streams.release()
         self._gate.set()
         self._log.info("server_rolled_back", version=str(before.snapshot.version))
+
+    async def _drop_all_but(self, *kept: Path) -> None:
+        try:
+            await self._thread.run(lambda: self._weights.drop_all_but(*kept))
+        except (
+            OSError
+        ) as error:  # a network file system keeps what the server has open; the next update tries again
+            self._log.warning("server_weights_not_removed", error=str(error))
 
     def _note_failure(self, snapshot: PolicySnapshot, error: Exception) -> None:
         self._failed = snapshot

@@ -1,6 +1,7 @@
 """An engine over a server: versions, failed updates, lost servers. Only the server is a fake."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,23 @@ async def test_a_full_disk_keeps_the_previous_version_until_there_is_space(
     writing = harness.write(written := Continuation(), num_tokens=3)
     assert await writing == "length"
     assert written.tokens == [2, 2, 2]
+
+
+async def test_versions_that_cannot_be_removed_end_no_engine(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*kept: Path) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    monkeypatch.setattr(harness.weights, "drop_all_but", busy)
+    for step in (1, 2, 3):
+        await harness.serve(step)
+    harness.server.refusals.append("load")
+    await harness.serve(4)
+    assert harness.control.figures[server_stats.UPDATES_REFUSED] == 1
+    writing = harness.write(written := Continuation(), num_tokens=3)
+    assert await writing == "length"
+    assert written.tokens == [4, 4, 4]
 
 
 async def test_the_engine_fails_after_updates_that_fail_in_a_row(tmp_path: Path) -> None:
