@@ -3,7 +3,8 @@
 Consumes the file that its process was started with: ``run.json`` of a run folder, or the mounted ``run.yaml``, which
 the kubelet replaces up to two minutes after the ConfigMap. Produces the new sections, a line in the log, and an event
 on EVENTS where the service tells operators (admission). Waits for time. A document that a run could not start with is
-refused with its sentence, counted and logged, and the sections before it stay in force.
+refused with its sentence, counted and logged, and the sections before it stay in force. A file that the system does
+not let it read is read again at the next look.
 """
 
 import asyncio
@@ -27,12 +28,17 @@ async def follow_settings(context: ServiceContext, *, tells: bool = False) -> No
     if live.source is None:
         await drain.wait()
         return
+    missed = False
     while not await drain.sleep(LOOK_PERIOD_S):
-        if not live.source.changed():
+        if not live.source.changed() and not missed:
             continue
-        before = live.sections
+        before, missed = live.sections, False
         try:
             changed = live.take(await asyncio.to_thread(live.source.read))
+        except OSError as error:  # no descriptor left, or a disk that does not answer: the file is read again
+            missed = True
+            context.log.warning("settings_not_read", error=str(error))
+            continue
         except TidegateError as error:
             stats.add(process.SETTINGS_REFUSED)
             context.log.warning("settings_refused", error=str(error))

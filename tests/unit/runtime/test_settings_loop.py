@@ -1,6 +1,7 @@
 """A running service takes over changed sections of its run file, and refuses what a run could not start with."""
 
 import asyncio
+import errno
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -103,6 +104,41 @@ async def test_a_refused_file_leaves_the_settings_before_it_and_the_next_one_is_
     context = await follow(ConfigError("no YAML"), RAISED)
     assert context.live.limits().max_lag == 6
     assert context.stats.value(process.SETTINGS_CHANGED) == 1
+
+
+class UnreadableOnce:
+    """Changed once; the first read finds no descriptor."""
+
+    def __init__(self) -> None:
+        self.num_reads = 0
+        self._changes = [True]
+
+    def changed(self) -> bool:
+        return bool(self._changes) and self._changes.pop()
+
+    def read(self) -> LiveSections:
+        self.num_reads += 1
+        if self.num_reads == 1:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return RAISED
+
+
+async def test_a_change_that_could_not_be_read_is_taken_over_at_a_later_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_loop, "LOOK_PERIOD_S", 0.001)
+    settings = make_settings(tmp_path, broker_url="", writes_credentials=False)
+    context = make_context("admission", settings, bus=cast("Bus", FakeBus()))
+    context = replace(context, live=LiveSettings(START, UnreadableOnce()))
+    taken = asyncio.Event()
+    context.live.on_change(taken.set)
+    following = asyncio.create_task(follow_settings(context))
+    waiting = asyncio.create_task(taken.wait())
+    await asyncio.wait({following, waiting}, timeout=60.0, return_when=asyncio.FIRST_COMPLETED)
+    context.drain.request()
+    await following
+    assert context.live.limits().max_lag == 6
+    assert context.stats.value(process.SETTINGS_REFUSED) == 0
 
 
 async def test_a_file_with_the_same_sections_changes_nothing(follow: Callable[..., Any]) -> None:
