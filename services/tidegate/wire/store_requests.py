@@ -79,7 +79,8 @@ def check_dropped(batch_id: str | None, dropped: Sequence[pb.DroppedTrajectory])
     """
     if batch_id is not None:
         check_id(batch_id, "Batch")
-    check_count(len(dropped), "dropped trajectories", max_count=IDS_MAX)
+    # A batch may have left the budget as a whole.
+    check_count(len(dropped), "dropped trajectories", max_count=IDS_MAX if batch_id is None else BATCH_MAX)
     for item in dropped:
         check_id(item.trajectory_id, "Trajectory")
         check_name(item.reason, "A reason", chars_max=NAME_CHARS_MAX)

@@ -120,6 +120,10 @@ def test_as_many_drops_as_a_message_of_ids_holds_pass() -> None:
     check_dropped(None, [pb.DroppedTrajectory(trajectory_id=f"t{n}.0") for n in range(IDS_MAX)])
 
 
+def test_batch_of_any_size_may_be_dropped_as_a_whole() -> None:
+    check_dropped("b1", [pb.DroppedTrajectory(trajectory_id=f"t{n}.0") for n in range(IDS_MAX + 1)])
+
+
 def poll(request: pb.WatchOutcomesRequest) -> Callable[[], None]:
     return lambda: check_watch(request)
 
