@@ -185,7 +185,8 @@ class EpisodeRunner:
             self._predictions.record_lengths(rollouts)
         part = msgspec.structs.replace(group.task, num_samples=stop - start)
         wanted_s = rollout_time_s(self._latency, part, first_sample=start)
-        left_s = wanted_s - (clock.now_s() - since_s)
+        # A clock that was set back since the start makes no rollout wait longer than a whole one.
+        left_s = min(wanted_s, wanted_s - (clock.now_s() - since_s))
         if left_s <= 0.0:
             return rollouts
         with self._time_accounting.waiting():

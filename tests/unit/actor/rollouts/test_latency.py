@@ -1,13 +1,18 @@
 """Rollout times: the same on every actor, and those of the slowest sample."""
 
+import asyncio
+
 import msgspec
 import pytest
 
+from tests.unit.actor.episodes_harness import Harness, task_of
 from tests.unit.actor.support import group_task, segment_task
+from tidegate.actor.engines.port import Rollouts
 from tidegate.actor.rollouts.latency import rollout_time_s
 from tidegate.core.distributions import Exponential, Fixed
 from tidegate.core.lengths import OTHER_BIN
 from tidegate.core.records import Task
+from tidegate.runtime.clock import SystemClock
 
 SLOW_HARD = {OTHER_BIN: Fixed(1.0), "hard": Fixed(9.0)}
 
@@ -40,3 +45,15 @@ def test_group_takes_as_long_as_its_slowest_sample(num_samples: int) -> None:
     total = sum(rollout_time_s(by_bin, seeded(seed, num_samples=num_samples)) for seed in range(num))
     harmonic = sum(1.0 / rank for rank in range(1, num_samples + 1))
     assert total / num == pytest.approx(harmonic, rel=0.05)
+
+
+async def test_clock_that_is_set_back_makes_no_rollout_wait_for_it() -> None:
+    harness = Harness(latency="fixed:0.1")
+
+    class SetBack(SystemClock):
+        def now_s(self) -> float:
+            return super().now_s() - (3600.0 if harness.engine.requests else 0.0)
+
+    vars(harness.context)["clock"] = SetBack()
+    async with asyncio.timeout(60.0):
+        assert isinstance(await harness.run(task_of()), Rollouts)
