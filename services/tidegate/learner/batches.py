@@ -26,6 +26,11 @@ class Leased(Protocol):
         """Its name at the store."""
         ...
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which the request waited at the store before the batch was leased."""
+        ...
+
 
 LeasedT = TypeVar("LeasedT", bound=Leased)
 
@@ -44,7 +49,7 @@ class Supply(Protocol[LeasedT]):
     ) -> TrainingBatch | OutdatedBatch:
         """The second check of I1: every trajectory against the version that it is about to update.
 
-        ``held_s``: seconds since the batch was leased, which a wrong wall clock does not change.
+        ``held_s``: seconds since the batch was leased, at most, which a wrong wall clock does not change.
         """
         ...
 
@@ -164,6 +169,8 @@ class BatchSource(Generic[LeasedT]):
         return await self._lease(version)
 
     async def _lease(self, version: PolicyVersion) -> LeasedT | None:
+        clock = self._context.clock
+        asked_s = clock.monotonic_s()
         try:
             leased = await self._supply.request(
                 version,
@@ -178,5 +185,7 @@ class BatchSource(Generic[LeasedT]):
             self._context.log.warning("call_failed", what="lease_batch", error=str(error))
             await self._context.drain.sleep(BACKOFF_S)
             return None
-        self._leased_s = self._context.clock.monotonic_s()
+        # All of the call's time that the request did not wait may be that of the answer, whose trajectories grew older.
+        waited_s = 0.0 if leased is None else max(0.0, leased.waited_s)
+        self._leased_s = min(clock.monotonic_s(), asked_s + waited_s)
         return leased

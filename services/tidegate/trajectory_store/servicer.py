@@ -130,6 +130,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         """Wait for a full batch, lease it, stream it: a head with the first bytes of the joined frames, then chunks."""
         store_requests.check_next_batch(request, head=self._store.ledger.head)
         self._batch_size = request.batch_size
+        asked_at_s = self._clock.monotonic_s()
         batch = await self._when_ready(request, self._store.lease)
         if batch is None:
             yield pb.LeaseBatchResponse()
@@ -140,6 +141,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             frame_sizes=[len(frame) for frame in batch.frames],
             trajectory_ids=batch.trajectory_ids,
             ages_s=batch.ages_s,
+            waited_s=self._clock.monotonic_s() - asked_at_s,
             chunk=joined[:FIRST_CHUNK_BYTES],
         )
         for chunk in _later_chunks(joined):
@@ -169,12 +171,16 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         if replay is None:
             raise _no_replay()
         store_requests.check_next_batch(request, head=self._store.ledger.head)
+        asked_at_s = self._clock.monotonic_s()
         batch = await self._when_ready(request, replay.sample)
         if batch is None:
             yield pb.SampleBatchResponse()
             return
+        waited_s = self._clock.monotonic_s() - asked_at_s
         self._store.sampled.notify()
-        yield pb.SampleBatchResponse(frame_size=len(batch.frame), chunk=batch.frame[:FIRST_CHUNK_BYTES])
+        yield pb.SampleBatchResponse(
+            frame_size=len(batch.frame), chunk=batch.frame[:FIRST_CHUNK_BYTES], waited_s=waited_s
+        )
         for chunk in _later_chunks(batch.frame):
             yield chunk
 

@@ -72,9 +72,14 @@ class LeaseBatchResponse(_message.Message):
     TRAJECTORY_IDS_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
     AGES_S_FIELD_NUMBER: _builtins.int
+    WAITED_S_FIELD_NUMBER: _builtins.int
     batch_id: _builtins.str
     """Set on the first message only; empty batch_id means that no batch was ready in time."""
     chunk: _builtins.bytes
+    waited_s: _builtins.float
+    """Seconds for which the request waited here before the batch was leased. The rest of the call's time may be that of the
+    answer's way, by which the trajectories are older when they arrive.
+    """
     @_builtins.property
     def frame_sizes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Size of each frame of the batch, in order; their concatenation follows in chunks, the first of them here."""
@@ -95,10 +100,11 @@ class LeaseBatchResponse(_message.Message):
         trajectory_ids: _abc.Iterable[_builtins.str] | None = ...,
         chunk: _builtins.bytes = ...,
         ages_s: _abc.Iterable[_builtins.float] | None = ...,
+        waited_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages_s", b"ages_s", "batch_id", b"batch_id", "chunk", b"chunk", "frame_sizes", b"frame_sizes", "trajectory_ids", b"trajectory_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ages_s", b"ages_s", "batch_id", b"batch_id", "chunk", b"chunk", "frame_sizes", b"frame_sizes", "trajectory_ids", b"trajectory_ids", "waited_s", b"waited_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -216,19 +222,23 @@ class SampleBatchResponse(_message.Message):
 
     FRAME_SIZE_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
+    WAITED_S_FIELD_NUMBER: _builtins.int
     frame_size: _builtins.int
     """Set on the first message only; 0 means that nothing could be drawn in time."""
     chunk: _builtins.bytes
     """The frame in chunks, the first of them here."""
+    waited_s: _builtins.float
+    """As in LeaseBatchResponse."""
     def __init__(
         self,
         *,
         frame_size: _builtins.int = ...,
         chunk: _builtins.bytes = ...,
+        waited_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "frame_size", b"frame_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "frame_size", b"frame_size", "waited_s", b"waited_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -100,7 +100,8 @@ class ReplaySample(msgspec.Struct, frozen=True, eq=False):
 
     ``ids``: of the units, in order (B,). ``probabilities``: with which each was drawn, of ``num_open`` units (B,).
     ``row_of``: the place of each unit's trajectory in ``rows`` (B,). ``tensors``: see
-    ``trajectory_store.replay.windows``; read-only views, images decompressed.
+    ``trajectory_store.replay.windows``; read-only views, images decompressed. ``waited_s``: between the arrival of the
+    request and the draw.
     """
 
     batch_id: str
@@ -112,6 +113,7 @@ class ReplaySample(msgspec.Struct, frozen=True, eq=False):
     num_open: int
     inserted_steps: int
     episodes: tuple[EpisodeEnd, ...]
+    waited_s: float = 0.0
 
 
 class ImageToSend(msgspec.Struct, frozen=True, eq=False):

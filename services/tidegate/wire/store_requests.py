@@ -27,7 +27,7 @@ from tidegate.wire.bounds import (
 CONSUMED_MAX = 4096
 OUTCOMES_MAX = 100_000
 # A reader that is given the present state of every row passes negative cursors back (``outcome_log``).
-CURSOR_MIN = -(2**63)
+CURSOR_MIN = -(2**63 - 1)
 # Updates that a learner can be ahead of what it committed and announced: those in flight, a handful.
 STEPS_AHEAD_MAX = 1024
 

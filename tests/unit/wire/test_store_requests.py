@@ -53,6 +53,10 @@ def test_requests_of_a_learner_pass() -> None:
     check_checkpointed(at(7 + STEPS_AHEAD_MAX), newest=7)
     check_watch(pb.WatchOutcomesRequest(cursor=0, limit=512, max_wait_s=5.0))
     check_watch(pb.WatchOutcomesRequest(cursor=-(200_000 << 31 | 4096), limit=512, max_wait_s=5.0))
+    # Of the least number there is the ledger cannot hold the opposite.
+    check_watch(pb.WatchOutcomesRequest(cursor=-(2**63 - 1), limit=1))
+    with pytest.raises(RecordError, match="cursor"):
+        check_watch(pb.WatchOutcomesRequest(cursor=-(2**63), limit=1))
     check_commit(pb.CommitBatchRequest(batch_id="b1", version=at(7)), head=HEAD)
     check_commit(pb.CommitBatchRequest(batch_id="b1", version=at(7 + STEPS_AHEAD_MAX)), head=HEAD)
 

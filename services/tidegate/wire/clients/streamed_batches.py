@@ -23,12 +23,13 @@ class LeasedBatch(msgspec.Struct, frozen=True, eq=False):
     """A batch leased to the learner: train it and commit, or release it.
 
     Its lease ends with the learner's lineage, or when it is not renewed. ``ages_s``: of each trajectory, seconds since
-    its rollout started, by the store's clock when the batch was leased.
+    its rollout started, by the store's clock when the batch was leased, ``waited_s`` after the request had arrived.
     """
 
     batch_id: str
     trajectories: list[Trajectory]
     ages_s: dict[TrajectoryId, float]
+    waited_s: float
 
 
 def batch_request(

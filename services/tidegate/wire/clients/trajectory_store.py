@@ -200,7 +200,9 @@ class TrajectoryStoreClient:
         head, data = await received(self._lease(request, timeout=max_wait_s + DEADLINE_S))
         if head is None or not head.batch_id:
             return None
-        return LeasedBatch(head.batch_id, leased_trajectories(head, data), leased_ages_s(head))
+        return LeasedBatch(
+            head.batch_id, leased_trajectories(head, data), leased_ages_s(head), waited_s=head.waited_s
+        )
 
     async def read_update(self, version: PolicyVersion) -> TrainedUpdate | None:
         """The batch of the surviving branch's update of ``version``; None if there is none, or a payload is gone.
@@ -253,7 +255,7 @@ class TrajectoryStoreClient:
             return None
         if len(data) != head.frame_size:
             raise RecordError(f"A sampled batch of {head.frame_size} bytes arrived as {len(data)} bytes")
-        return decode_sample(data)
+        return msgspec.structs.replace(decode_sample(data), waited_s=head.waited_s)
 
     async def renew_leases(self, batch_ids: Sequence[str], *, learner_id: str) -> Renewal:
         """Keep leases from expiring."""
