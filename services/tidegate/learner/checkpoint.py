@@ -23,7 +23,7 @@ from tidegate.core.staleness import Lineage
 from tidegate.learner.checkpoint_tensors import DIGEST_BYTES, FileEntry, entry_of, read_tensors, write_tensors
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.state import TrainingProgress
-from tidegate.runtime.files import sync_folder
+from tidegate.runtime.files import LOST_ERRNOS, sync_folder
 from tidegate.wire.clients.trajectory_store import ConsumedBatch
 
 FORMAT = 1
@@ -238,9 +238,19 @@ def read(path: Path) -> Checkpoint:
     """Read one checkpoint and verify every byte against the manifest.
 
     Raises:
-        CorruptionError: a file is missing or does not match its digest; the message names it.
+        CorruptionError: a file is missing, does not match its digest, or cannot be read for good; the message names it.
         StaleFolderError: another version of this program wrote it.
+        OSError: it cannot be read at present, such as without a file descriptor.
     """
+    try:
+        return _read(path)
+    except OSError as error:
+        if error.errno not in LOST_ERRNOS:
+            raise
+        raise CorruptionError(f"{path} cannot be read", why=str(error)) from error
+
+
+def _read(path: Path) -> Checkpoint:
     manifest = _read_manifest(path)
     data = _read_file(path / STATE_FILE)
     _check(path / STATE_FILE, manifest, entry_of(data))

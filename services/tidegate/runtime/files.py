@@ -1,5 +1,6 @@
 """Files that others read while they are written, and locks of one holder."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Generator
@@ -13,6 +14,8 @@ PRIVATE_UMASK = 0o077
 MODE_DEFAULT = 0o666
 # How often a file that may change is looked at. A kubelet takes a minute to write a changed Secret into a pod.
 LOOK_PERIOD_S = 1.0
+# What says of a file that its bytes are gone; another error, such as too few descriptors, passes.
+LOST_ERRNOS = frozenset({errno.ENOENT, errno.EIO, errno.ESTALE, errno.EISDIR})
 
 
 def replace_file(path: Path, data: bytes, *, mode: int = MODE_DEFAULT, durable: bool = False) -> None:

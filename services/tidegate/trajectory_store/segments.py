@@ -5,7 +5,6 @@ a file that is never appended to again: every start opens a new segment. What is
 against its digest, because a power cut may keep the ledger's page and lose the payload's.
 """
 
-import errno
 import os
 import re
 from collections import OrderedDict
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tidegate.core.errors import CorruptionError, RecordError, UnavailableError
-from tidegate.runtime.files import sync_folder
+from tidegate.runtime.files import LOST_ERRNOS, sync_folder
 from tidegate.trajectory_store.state import Location
 from tidegate.wire.frame import verify_frame
 
@@ -22,8 +21,6 @@ _NAME = re.compile(r"^(\d{8})\.frames$")
 _BUFFERS_MAX = 512
 # Descriptors of readers; a run may keep far more segments than its process may open files.
 READERS_MAX = 64
-# What says of a file that its bytes are gone; another error, such as too few descriptors, passes.
-LOST_ERRNOS = frozenset({errno.ENOENT, errno.EIO, errno.ESTALE, errno.EISDIR})
 
 
 def segment_path(folder: Path, segment: int) -> Path:

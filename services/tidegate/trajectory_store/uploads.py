@@ -18,8 +18,7 @@ from tidegate.core.errors import (
     RecordError,
     UnavailableError,
 )
-from tidegate.runtime.files import sync_folder
-from tidegate.trajectory_store.segments import LOST_ERRNOS
+from tidegate.runtime.files import LOST_ERRNOS, sync_folder
 from tidegate.wire.digest import DIGEST_BYTES, Digest, digest_of
 from tidegate.wire.reference import PayloadReference
 

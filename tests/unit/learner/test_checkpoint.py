@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,28 @@ def test_any_changed_byte_is_found_and_the_one_before_is_taken(tmp_path: Path, n
     assert [path.name for path in tmp_path.glob("corrupt-*")] == ["corrupt-00000002.0-aaaa.2"]
     folder.write(checkpoint(version(3)))
     assert newest_version(open_folder(tmp_path)) == version(3)
+
+
+@pytest.mark.parametrize(("code", "is_lost"), [(errno.EIO, True), (errno.EMFILE, False)])
+def test_checkpoint_whose_disk_does_not_read_it_is_passed_over_and_one_that_waits_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, *, is_lost: bool
+) -> None:
+    folder = open_folder(tmp_path)
+    folder.write(checkpoint(version(1)))
+    newest = folder.write(checkpoint(version(2)))
+    read_bytes = Path.read_bytes
+
+    def failing(path: Path) -> bytes:
+        if path.parent == newest:
+            raise OSError(code, os.strerror(code))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", failing)
+    if is_lost:
+        assert newest_version(open_folder(tmp_path)) == version(1)
+    else:
+        with pytest.raises(OSError, match=os.strerror(code)):
+            newest_version(open_folder(tmp_path))
 
 
 @pytest.mark.parametrize("name", FILES)
