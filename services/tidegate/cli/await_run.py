@@ -14,7 +14,7 @@ from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.cli.queries import channel_to
 from tidegate.core.distributions import parse_duration
-from tidegate.core.errors import ConfigError, NotFoundError, UnavailableError
+from tidegate.core.errors import ConfigError, NotFoundError, TidegateError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.core.targets import RunTarget, parse_target
 from tidegate.launch.board import Board
@@ -117,7 +117,9 @@ async def wait_for_end(record: RunRecord, *, timeout_s: float, console: Console)
         while time.monotonic() < deadline_s:
             try:
                 found = await AdmissionClient(channel).completion()
-            except UnavailableError as error:  # while it restarts
+            except TidegateError as error:  # while it restarts, or has not seen a rotated credential
+                if not error.retryable:
+                    raise
                 status = str(error)
             else:
                 if not found.targets:

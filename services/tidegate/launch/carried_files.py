@@ -115,7 +115,7 @@ def check_mounted(folder: str) -> None:
         return
     try:
         digests = msgspec.json.decode(listed.read_bytes(), type=dict[str, str])
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(f"{listed} cannot be read", why=str(error), fix="upgrade the release") from error
     for name, digest in digests.items():
         path = Path(folder) / name

@@ -141,7 +141,7 @@ def _length(headers: Message) -> int | None:
 def _weights_of(index: Path) -> list[str]:
     try:
         names = sorted(set(msgspec.json.decode(index.read_bytes(), type=_FilesOfIndex).weight_map.values()))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{INDEX_FILE} cannot be read: {error}", fix="name the folder of a model"
         ) from error

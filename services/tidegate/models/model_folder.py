@@ -100,7 +100,7 @@ def shape_of_folder(folder: Path) -> ModelShape:
     path = folder / CONFIG_FILE
     try:
         config: Any = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} cannot be read",
             why=str(error),
@@ -114,7 +114,7 @@ def shape_of_folder(folder: Path) -> ModelShape:
 def _read_json(path: Path, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{path} of policy.path cannot be read",
             why=str(error),

@@ -1,7 +1,21 @@
-"""Conditions of `tidegate await`, and the message about a missing one."""
+"""Conditions of `tidegate await`, the message about a missing one, and the wait for the end of a run."""
 
-from tidegate.cli.await_run import check_growth, check_target_reached
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import msgspec
+import pytest
+from rich.console import Console
+
+from tests.unit.cli.run_folder import write_run
+from tidegate.cli import await_run
+from tidegate.cli.await_run import check_growth, check_target_reached, wait_for_end
+from tidegate.core.errors import PermissionDeniedError, TidegateError, UnauthenticatedError, UnavailableError
 from tidegate.core.targets import parse_target
+from tidegate.launch.run_record import RunRecord
+from tidegate.wire.clients.admission import AdmissionClient, CompletionReport
 
 BEFORE = {"admitted_total": 10.0, "trained_total": 8.0, "version_step": 4.0}
 
@@ -33,3 +47,47 @@ def test_what_nobody_reported_yet_is_named() -> None:
         False,
         "no statistics yet of trained_total, version_step",
     )
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunRecord:
+    """Of a run in a cluster, whose admission answers what the test says."""
+
+    @asynccontextmanager
+    async def channel_to(_record: RunRecord, _service: str) -> AsyncGenerator[grpc.aio.Channel]:
+        async with grpc.aio.insecure_channel("127.0.0.1:9") as channel:
+            yield channel
+
+    monkeypatch.setattr(await_run, "COMPLETION_POLL_S", 0.0)
+    monkeypatch.setattr(await_run, "channel_to", channel_to)
+    return msgspec.structs.replace(write_run(tmp_path), cluster=True)
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, *answers: TidegateError | CompletionReport) -> None:
+    given = iter(answers)
+
+    async def completion(_client: AdmissionClient) -> CompletionReport:
+        found = next(given)
+        if isinstance(found, TidegateError):
+            raise found
+        return found
+
+    monkeypatch.setattr(AdmissionClient, "completion", completion)
+
+
+ENDED = CompletionReport(["version_step>=200"], reached="version_step>=200", complete=True)
+
+
+async def test_wait_for_the_end_outlasts_a_restart_and_a_rotated_credential(
+    record: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer(monkeypatch, UnavailableError("it restarts"), UnauthenticatedError("rotated"), ENDED)
+    await wait_for_end(record, timeout_s=60.0, console=Console(quiet=True))
+
+
+async def test_wait_for_the_end_gives_up_where_it_may_not_ask(
+    record: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer(monkeypatch, PermissionDeniedError("not for this role"), ENDED)
+    with pytest.raises(PermissionDeniedError):
+        await wait_for_end(record, timeout_s=60.0, console=Console(quiet=True))

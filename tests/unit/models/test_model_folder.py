@@ -85,3 +85,6 @@ def test_folder_without_a_readable_config_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1]", encoding="utf-8")
     with pytest.raises(ConfigError, match="holds no object"):
         shape_of_folder(tmp_path)
+    (tmp_path / "config.json").write_bytes(b'{"hidden_size": "\xff"}')
+    with pytest.raises(ConfigError, match=r"config\.json cannot be read"):
+        shape_of_folder(tmp_path)

@@ -56,7 +56,7 @@ class RunNotices:
                 self._offset += len(line)
                 try:
                     notice = notice_of_objective(run_id, msgspec.json.decode(line, type=dict[str, Any]))
-                except (msgspec.DecodeError, KeyError):
+                except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
                     continue
                 if notice is None:
                     continue

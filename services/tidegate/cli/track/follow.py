@@ -78,7 +78,7 @@ class TrackedRun:
     def _read_cursor(self) -> Cursor:
         try:
             cursor = msgspec.json.decode(self._cursor_file.read_bytes(), type=Cursor)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return Cursor(run_id=self._run_id)
         return cursor if cursor.run_id == self._run_id else Cursor(run_id=self._run_id)
 
