@@ -101,7 +101,6 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         self._clock = clock
         self._opening_rate = OpeningRate()
         self._draining = False
-        # One at a time, also after a caller left.
         self._verifying = WorkerThread("verify")
         # As in the learner's last request.
         self._batch_size = 0
@@ -130,8 +129,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         """Wait for a full batch, lease it, stream it: a head with the first bytes of the joined frames, then chunks."""
         store_requests.check_next_batch(request, head=self._store.ledger.head)
         self._batch_size = request.batch_size
-        asked_at_s = self._clock.monotonic_s()
-        batch = await self._when_ready(request, self._store.lease)
+        batch, waited_s = await self._when_ready(request, self._store.lease)
         if batch is None:
             yield pb.LeaseBatchResponse()
             return
@@ -141,7 +139,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             frame_sizes=[len(frame) for frame in batch.frames],
             trajectory_ids=batch.trajectory_ids,
             ages_s=batch.ages_s,
-            waited_s=self._clock.monotonic_s() - asked_at_s,
+            waited_s=waited_s,
             chunk=joined[:FIRST_CHUNK_BYTES],
         )
         for chunk in _later_chunks(joined):
@@ -171,12 +169,10 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         if replay is None:
             raise _no_replay()
         store_requests.check_next_batch(request, head=self._store.ledger.head)
-        asked_at_s = self._clock.monotonic_s()
-        batch = await self._when_ready(request, replay.sample)
+        batch, waited_s = await self._when_ready(request, replay.sample)
         if batch is None:
             yield pb.SampleBatchResponse()
             return
-        waited_s = self._clock.monotonic_s() - asked_at_s
         self._store.sampled.notify()
         yield pb.SampleBatchResponse(
             frame_size=len(batch.frame), chunk=batch.frame[:FIRST_CHUNK_BYTES], waited_s=waited_s
@@ -186,9 +182,9 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
 
     async def _when_ready(
         self, request: pb.LeaseBatchRequest | pb.SampleBatchRequest, take: _TakesBatch[BatchT]
-    ) -> BatchT | None:
-        """What ``take`` gives, tried again after each change until the request's wait is over; None without a batch."""
-        version = version_from_proto(request.version)
+    ) -> tuple[BatchT | None, float]:
+        """What ``take`` gives, tried after each change until the request's wait is over, and how long that was."""
+        asked_at_s, version = self._clock.monotonic_s(), version_from_proto(request.version)
         asked = StalenessLimits(max_lag=request.max_lag, max_age_s=request.max_age_s)
         deadline_s = self._deadline_s(request.max_wait_s)
         while True:
@@ -208,7 +204,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
                 else None
             )
             if batch is not None or not await self._changed(arrived, deadline_s):
-                return batch
+                return batch, self._clock.monotonic_s() - asked_at_s
 
     async def RenewLeases(self, request: pb.RenewLeasesRequest, context: _Context) -> pb.RenewLeasesResponse:
         """Hear that a learner is alive."""

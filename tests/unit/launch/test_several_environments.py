@@ -52,8 +52,14 @@ def share(env: str, weight: float, **more: Any) -> dict[str, Any]:
     [
         ((share("arithmetic", 0), share("sums", 0)), "all weights are 0. no prompt could be drawn"),
         ((share("arithmetic", -1), share("sums", 2)), "the weight of arithmetic is -1"),
-        ((share("arithmetic", float("nan")), share("sums", 2)), "the weight of arithmetic is nan"),
-        ((share("arithmetic", float("inf")), share("sums", 2)), "the weight of arithmetic is inf"),
+        (
+            (share("arithmetic", float("nan")), share("sums", 2)),
+            "workload.envs.0.weight is not a finite number",
+        ),
+        (
+            (share("arithmetic", float("inf")), share("sums", 2)),
+            "workload.envs.0.weight is not a finite number",
+        ),
         ((share("arithmetic", 1e308), share("sums", 1e308)), "the sum of the weights is too large"),
         ((share("sums", 1), share("sums", 2)), "two environments with the name sums"),
         ((share("sums", 1, name="a\nb"),), r"the name 'a\nb' has characters that no table shows"),
