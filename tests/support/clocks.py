@@ -1,4 +1,4 @@
-"""A clock that skips time, and spans between wall-clock stamps beside waits, which follow the monotonic clock."""
+"""Clocks that skip or hold time, and spans between wall-clock stamps beside waits, which follow the monotonic clock."""
 
 from tidegate.runtime.clock import SystemClock
 
@@ -19,3 +19,16 @@ class SkippingClock(SystemClock):
 
     def monotonic_s(self) -> float:
         return super().monotonic_s() + self.skipped_s
+
+
+class HeldClock(SystemClock):
+    """Both clocks are held at ``now``, which the test advances."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now
+
+    def now_s(self) -> float:
+        return self.now

@@ -62,9 +62,7 @@ class InFlightTasks:
         acknowledges the second too, so the task is neither run twice nor left unanswered. Another message of the same
         task (``holds``: False) is one that was published again after the stream had forgotten its id.
         """
-        if self.holds(leased) or any(
-            held.task.task_id == leased.task.task_id for held in self._leased.values()
-        ):
+        if any(held.task.task_id == leased.task.task_id for held in self._leased.values()):
             return False
         self._leased[leased.delivery.sequence] = leased
         self.waiting.append(leased)

@@ -1,6 +1,5 @@
 """Builds the actor."""
 
-import os
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -131,11 +130,10 @@ def _may_use_a_gpu(config: ActorConfig, entry: EngineEntry) -> bool:
     """Whether the engine computes on a GPU; of a server or an engine of the user's own, whether it may."""
     if entry is not ENGINES["torch"]:
         return config.device != "cpu"
-    # The engine has loaded torch.
-    from tidegate.models.devices import choose_device, find_cuda
+    # It is open, so that torch is loaded.
+    from tidegate.actor.engines.torch_engine import find_device
 
-    chosen = choose_device(config.device, setting="actor.device", cuda=find_cuda(), environ=os.environ)
-    return chosen.device != "cpu"
+    return find_device(config.device).device != "cpu"
 
 
 async def _newest_of(control: EngineControl) -> PolicySnapshot:

@@ -9,6 +9,7 @@ import asyncio
 import msgspec
 
 from tidegate.admission.observations import Observations
+from tidegate.admission.state import running_of
 from tidegate.admission.state_file import StateFile
 from tidegate.catalogue import learner as learner_stats
 from tidegate.core.admission import Flow
@@ -59,7 +60,7 @@ class RunCompletion:
             values |= own
         due_s = learner.values.get(learner_stats.UPDATE_DUE_AT_S, 0.0) if learner is not None else 0.0
         loop = LoopState(
-            running=flow.running if seen.num_alive("task_queue", now_s=now_s) else None,
+            running=running_of(seen, flow, now_s=now_s),
             step=learner.values.get(learner_stats.VERSION_STEP) if learner is not None else None,
             updating=due_s > 0,
         )

@@ -7,6 +7,7 @@ restart cancels a pending sync, and the budget starts at the run file's ``max_la
 import msgspec
 
 from tidegate.admission.observations import Observations
+from tidegate.admission.state import running_of
 from tidegate.catalogue import admission as statistics
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue.kinds import Counter, Gauge
@@ -46,7 +47,7 @@ class StalenessController:
             self.sync,
             SyncView(
                 head=_version(learner),
-                running=flow.running if seen.num_alive("task_queue", now_s=now_s) else None,
+                running=running_of(seen, flow, now_s=now_s),
                 in_flight=flow.in_flight,
                 unannounced=flow.unannounced,
                 serving=tuple(seen.serving(now_s=now_s)),

@@ -104,6 +104,11 @@ def flow_of(seen: Observations, *, now_s: float) -> Flow:
     )
 
 
+def running_of(seen: Observations, flow: Flow, *, now_s: float) -> int | None:
+    """Running rollouts; None while the task queue does not report, of which the flow says 0."""
+    return flow.running if seen.num_alive("task_queue", now_s=now_s) else None
+
+
 def signals_of(
     seen: Observations, limits: Limits, backlog: StreamBacklog, *, group_size: int, now_s: float
 ) -> Signals:

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tidegate.core.errors import ConfigError, CorruptionError
+from tidegate.core.json_text import NOT_JSON
 from tidegate.launch.own_code import own_code_of
 from tidegate.launch.run_plan import RunPlan
 from tidegate.runtime.object_storage.urls import is_url
@@ -115,7 +116,7 @@ def check_mounted(folder: str) -> None:
         return
     try:
         digests = msgspec.json.decode(listed.read_bytes(), type=dict[str, str])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise ConfigError(f"{listed} cannot be read", why=str(error), fix="upgrade the release") from error
     for name, digest in digests.items():
         path = Path(folder) / name

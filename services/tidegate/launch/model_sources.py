@@ -14,6 +14,7 @@ from typing import cast
 import msgspec
 
 from tidegate.core.errors import ConfigError, UnavailableError
+from tidegate.core.json_text import NOT_JSON
 from tidegate.models.model_folder import CONFIG_FILE, INDEX_FILE, WEIGHTS_PATTERN
 
 PATTERNS = (WEIGHTS_PATTERN, "*.json", "*.txt", "*.model", "*.jinja")
@@ -141,7 +142,7 @@ def _length(headers: Message) -> int | None:
 def _weights_of(index: Path) -> list[str]:
     try:
         names = sorted(set(msgspec.json.decode(index.read_bytes(), type=_FilesOfIndex).weight_map.values()))
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise ConfigError(
             f"{INDEX_FILE} cannot be read: {error}", fix="name the folder of a model"
         ) from error

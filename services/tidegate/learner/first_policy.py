@@ -14,6 +14,7 @@ import structlog
 import torch
 
 from tidegate.core.errors import ConfigError, CorruptionError
+from tidegate.core.json_text import NOT_JSON
 from tidegate.core.records import Array
 from tidegate.learner.checkpoint_tensors import FileEntry, read_tensors, write_tensors
 from tidegate.learner.config import LearnerConfig
@@ -214,7 +215,7 @@ def _load(place: Path, log: structlog.stdlib.BoundLogger) -> tuple[dict[str, Arr
             return policy, kept.record
     except FileNotFoundError:
         return None
-    except (CorruptionError, msgspec.DecodeError, UnicodeDecodeError):
+    except (CorruptionError, *NOT_JSON):
         pass
     log.warning("warmup_cache_corrupt", path=str(place), action="warming up again")
     return None

@@ -19,6 +19,7 @@ from tidegate.core.ids import TrajectoryId
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import Response
 from tidegate.learner.culprits import Culprit, extreme_value, search
+from tidegate.learner.optim.gradients import not_finite
 from tidegate.learner.optim.port import Trainer, TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
 from tidegate.models.finite import all_finite
@@ -148,11 +149,6 @@ class GuardedTrainer:
                 fix="lower the learning rate; the learner resumes from its last checkpoint",
             )
         return tuple(named)
-
-
-def not_finite(metrics: Mapping[str, float]) -> list[str]:
-    """The names of the metrics that are not finite."""
-    return [name for name, value in metrics.items() if not math.isfinite(value)]
 
 
 def _groups(work: Any, parts: Sequence[tuple[TrajectoryId, Any]]) -> list[_Part]:

@@ -15,7 +15,7 @@ from tidegate.core.batching import training_order
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.records import Trajectory
 from tidegate.core.response import Tier, respond
-from tidegate.learner.guarded_update import not_finite
+from tidegate.learner.optim.gradients import not_finite
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.retrying import until_done
 from tidegate.learner.state import TrainingProgress

@@ -8,6 +8,7 @@ import msgspec
 import xxhash
 
 from tidegate.core.errors import ConfigError, CorruptionError
+from tidegate.core.json_text import NOT_JSON
 from tidegate.core.sizing.shapes import ModelShape, shape_of_config
 from tidegate.models.safetensors_header import read_header
 from tidegate.models.smollm2 import SMOLLM2, make_smollm2_folder
@@ -100,7 +101,7 @@ def shape_of_folder(folder: Path) -> ModelShape:
     path = folder / CONFIG_FILE
     try:
         config: Any = msgspec.json.decode(path.read_bytes())
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, *NOT_JSON) as error:
         raise ConfigError(
             f"{path} cannot be read",
             why=str(error),
@@ -114,7 +115,7 @@ def shape_of_folder(folder: Path) -> ModelShape:
 def _read_json(path: Path, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, *NOT_JSON) as error:
         raise ConfigError(
             f"{path} of policy.path cannot be read",
             why=str(error),

@@ -286,5 +286,5 @@ def _ids(path: Path) -> _SpecialIds:
         return msgspec.json.decode(path.read_bytes(), type=_SpecialIds)
     except FileNotFoundError:
         return _SpecialIds()
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (OSError, *NOT_JSON) as error:
         raise ConfigError(f"{path} cannot be read", why=str(error)) from error

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 import msgspec
 
 from tidegate.core.errors import ConfigError, ConflictError, NotFoundError, TidegateError, UnavailableError
+from tidegate.core.json_text import NOT_JSON
 
 if TYPE_CHECKING:
     from kubernetes.aio.client import Configuration
@@ -265,12 +266,12 @@ class _Status(msgspec.Struct, frozen=True):
 def _message(body: bytes) -> str:
     try:
         return msgspec.json.decode(body, type=_Status).message
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         return ""
 
 
 def _decoded(data: bytes, kind: type[T], path: str) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:  # msgspec leaves bad UTF-8 to Python
+    except NOT_JSON as error:
         raise UnavailableError(f"The cluster's answer to {path} cannot be read", why=str(error)) from error

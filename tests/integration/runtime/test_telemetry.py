@@ -192,10 +192,7 @@ def test_statistic_that_was_cleared_is_exported_no_more() -> None:
             run="test-run",
             board=board,
         )
-        deadline_s = time.monotonic() + 60.0
-        while "tidegate.learner.mean_reward" not in last_export(sink):
-            assert time.monotonic() < deadline_s, "no export came"
-            time.sleep(0.02)
+        wait_for(lambda: "tidegate.learner.mean_reward" in last_export(sink))
         board.clear(learner_stats.MEAN_REWARD)
         telemetry.close()
     assert "tidegate.learner.policy_version" in last_export(sink)

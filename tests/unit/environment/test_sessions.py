@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from tests.support.clocks import HeldClock
 from tidegate.core.errors import (
     BackpressureError,
     ConflictError,
@@ -19,7 +20,6 @@ from tidegate.environment.session_envs import SessionVerdict, StepOutcome
 from tidegate.environment.sessions import SessionLimits, SessionTable
 from tidegate.environment.state import AnsweredProblem
 from tidegate.environment.tasks.port import Problem, Score
-from tidegate.runtime.clock import SystemClock
 
 PROBLEM = Problem("p", "", "", "all")
 
@@ -78,24 +78,11 @@ class FakeEnv:
         self.closed = True
 
 
-class FakeClock(SystemClock):
-    """A clock that the test advances."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.now
-
-    def now_s(self) -> float:
-        return self.now
-
-
 class Table:
     """A session table over fake environments, with the clock and the environments at hand."""
 
     def __init__(self, *, max_sessions: int = 2, deadline_s: float = 60.0) -> None:
-        self.clock = FakeClock()
+        self.clock = HeldClock()
         self.envs: list[FakeEnv] = []
         limits = SessionLimits(max_sessions=max_sessions, idle_s=60.0, deadline_s=deadline_s)
         self.sessions = SessionTable(self.make, limits, self.clock)

@@ -7,6 +7,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from tests.support.clocks import HeldClock
 from tests.support.service_harness import make_context
 from tests.support.settings import make_settings
 from tidegate.core.ids import LineageName, PolicyVersion
@@ -14,19 +15,8 @@ from tidegate.core.staleness import LineageTree
 from tidegate.learner.batches import BatchSource
 from tidegate.learner.training_batch import TrainingBatch
 from tidegate.runtime.bus import Bus
-from tidegate.runtime.clock import SystemClock
 
 VERSION = PolicyVersion(lineage=LineageName("0-a"), step=3)
-
-
-class FakeClock(SystemClock):
-    """A monotonic clock that the test advances."""
-
-    def __init__(self) -> None:
-        self.at_s = 100.0
-
-    def monotonic_s(self) -> float:
-        return self.at_s
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -39,12 +29,12 @@ class Lease(msgspec.Struct, frozen=True):
 class SlowSupply:
     """Calls that take ``took_s``; keeps how long each batch was held when it was judged."""
 
-    def __init__(self, clock: FakeClock, *, took_s: float, waited_s: float) -> None:
+    def __init__(self, clock: HeldClock, *, took_s: float, waited_s: float) -> None:
         self._clock, self._took_s, self._waited_s = clock, took_s, waited_s
         self.held_s: list[float] = []
 
     async def request(self, version: PolicyVersion, **_options: Any) -> Lease:
-        self._clock.at_s += self._took_s
+        self._clock.now += self._took_s
         return Lease("batch", self._waited_s)
 
     def judge(self, leased: Lease, *, held_s: float, **_options: Any) -> TrainingBatch:
@@ -53,7 +43,7 @@ class SlowSupply:
 
 
 async def held_s(tmp_path: Path, *, took_s: float, waited_s: float) -> float:
-    clock = FakeClock()
+    clock = HeldClock()
     supply = SlowSupply(clock, took_s=took_s, waited_s=waited_s)
     settings = make_settings(tmp_path, broker_url="", writes_credentials=False)
     context = replace(make_context("learner", settings, bus=cast("Bus", None)), clock=clock)

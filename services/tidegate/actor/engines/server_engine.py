@@ -399,9 +399,8 @@ class ServerEngine:
     async def _drop_all_but(self, *kept: Path) -> None:
         try:
             await self._thread.run(lambda: self._weights.drop_all_but(*kept))
-        except (
-            OSError
-        ) as error:  # a network file system keeps what the server has open; the next update tries again
+        except OSError as error:
+            # A network file system keeps what the server has open; the next update tries again.
             self._log.warning("server_weights_not_removed", error=str(error))
 
     def _note_failure(self, snapshot: PolicySnapshot, error: Exception) -> None:

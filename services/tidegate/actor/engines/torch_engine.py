@@ -25,7 +25,7 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import PolicySnapshot, Task
 from tidegate.models.causal_lm import CausalLm
 from tidegate.models.continuous import ContinuousBatch, GenerationRow, GenerationStep
-from tidegate.models.devices import choose_device, find_cuda
+from tidegate.models.devices import ChosenDevice, DeviceSetting, choose_device, find_cuda
 from tidegate.models.finite import check_finite
 from tidegate.models.language_models import open_language_model, open_tokenizer
 from tidegate.models.tokenizer import Tokenizer
@@ -279,6 +279,15 @@ def _stopped() -> UnavailableError:
     )
 
 
+def find_device(wanted: DeviceSetting) -> ChosenDevice:
+    """The device of ``actor.device``, and why.
+
+    Raises:
+        ConfigError: a GPU is asked for and torch finds none.
+    """
+    return choose_device(wanted, setting="actor.device", cuda=find_cuda(), environ=os.environ)
+
+
 def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) -> TorchEngine:
     """Open the run file's model on the device of ``actor.device``, which is logged with the reason.
 
@@ -286,7 +295,7 @@ def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) ->
         ConfigError: there is no such model, its context does not fit into the cache, or a GPU is asked for and torch
             finds none.
     """
-    chosen = choose_device(setting.device, setting="actor.device", cuda=find_cuda(), environ=os.environ)
+    chosen = find_device(setting.device)
     structlog.get_logger("torch-engine").info("device_chosen", device=chosen.device, why=chosen.why)
     return TorchEngine(
         open_language_model(setting.policy, trains=False, device=chosen.torch_device()),

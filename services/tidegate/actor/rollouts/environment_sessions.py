@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
+from tidegate.actor.rollouts.workers_in_turn import WorkersInTurn, environment_workers
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import (
     BackpressureError,
@@ -16,12 +17,11 @@ from tidegate.core.errors import (
     NotFoundError,
     RecordError,
     TidegateError,
-    UnavailableError,
 )
 from tidegate.core.records import Task
 from tidegate.runtime.retrying import Backoff, UntilCancelled, retry
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.clients.environment import EnvironmentClient, EnvironmentStep, EpisodeProblem
+from tidegate.wire.clients.environment import EnvironmentStep, EpisodeProblem
 
 # Attempts at a step, each in a fresh session.
 STEP_ATTEMPTS = 4
@@ -68,8 +68,7 @@ class EpisodeSessions:
     def __init__(self, context: ServiceContext, workers: Sequence[SessionWorker]) -> None:
         """``workers``: at least one."""
         self._context = context
-        self._workers = workers
-        self._turn = itertools.count(context.index)
+        self._workers = WorkersInTurn(workers, first=context.index)
 
     def session(self, task: Task, *, turns: Sequence[str], last: str | None) -> "EpisodeSession":
         """A session for a task's problem, not opened yet.
@@ -96,27 +95,25 @@ class EpisodeSessions:
         """
         stats = self._context.stats
         problem = EpisodeProblem(task.prompt_id, task.prompt, task.answer, task.curriculum_bin)
-        failure: TidegateError = UnavailableError("No environment worker was tried")
-        for _ in self._workers:
-            worker = self._workers[next(self._turn) % len(self._workers)]
-            try:
-                session_id, observation = await worker.reset(
-                    task.env_id, seed=task.seed, problem=problem, actions=turns
-                )
-            except ConflictError as error:
-                raise ReplayDiffersError(
-                    f"An environment ended an episode of {task.task_id} that continued before", why=str(error)
-                ) from error
-            except TidegateError as error:
-                if not error.retryable:
-                    raise
-                full = isinstance(error, BackpressureError)
-                stats.add(statistics.SESSION_BACKPRESSURE if full else statistics.SESSION_RETRIES)
-                failure = error
-            else:
-                stats.add(statistics.SESSIONS_OPENED)
-                return worker, session_id, observation
-        raise failure
+
+        async def reset(worker: SessionWorker) -> tuple[SessionWorker, str, str]:
+            session_id, observation = await worker.reset(
+                task.env_id, seed=task.seed, problem=problem, actions=turns
+            )
+            return worker, session_id, observation
+
+        def note(error: TidegateError) -> None:
+            full = isinstance(error, BackpressureError)
+            stats.add(statistics.SESSION_BACKPRESSURE if full else statistics.SESSION_RETRIES)
+
+        try:
+            opened = await self._workers.ask(reset, note=note)
+        except ConflictError as error:
+            raise ReplayDiffersError(
+                f"An environment ended an episode of {task.task_id} that continued before", why=str(error)
+            ) from error
+        stats.add(statistics.SESSIONS_OPENED)
+        return opened
 
     def lost(self, task: Task, error: TidegateError) -> None:
         """Count a lost session."""
@@ -197,6 +194,4 @@ class EpisodeSession:
 
 def open_sessions(context: ServiceContext) -> EpisodeSessions:
     """Sessions at all environment workers of a run."""
-    count = len(context.settings.addresses["environment"])
-    workers = [EnvironmentClient(context.channel("environment", index)) for index in range(count)]
-    return EpisodeSessions(context, workers)
+    return EpisodeSessions(context, environment_workers(context))

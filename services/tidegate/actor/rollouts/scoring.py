@@ -1,12 +1,11 @@
 """Scoring completions by environment workers, a bounded number in one call."""
 
-import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
-from tidegate.core.errors import TidegateError, UnavailableError
+from tidegate.actor.rollouts.workers_in_turn import WorkersInTurn, environment_workers
 from tidegate.runtime.service import ServiceContext
-from tidegate.wire.clients.environment import Completion, EnvironmentClient, RewardedCompletion
+from tidegate.wire.clients.environment import Completion, RewardedCompletion
 
 SCORES_PER_CALL = 512
 
@@ -20,37 +19,24 @@ class ScoresCompletions(Protocol):
 
 
 class AnyWorker:
-    """The environment workers of a run as one: calls go to them in turn, and on to the others while one is away."""
+    """Scores by whichever worker answers (``workers_in_turn``)."""
 
     def __init__(self, workers: Sequence[ScoresCompletions], *, first: int = 0) -> None:
-        """``workers``: at least one. ``first``: whom the first call goes to, so that actors begin apart."""
-        self._workers = workers
-        self._turn = itertools.count(first)
+        """See ``WorkersInTurn``."""
+        self._workers = WorkersInTurn(workers, first=first)
 
     async def score(self, env_id: str, completions: Sequence[Completion]) -> list[RewardedCompletion]:
         """See ``ScoresCompletions``.
 
         Raises:
-            UnavailableError: no worker answers.
-            TidegateError: one of them refuses the call.
+            TidegateError: no worker answers, or one of them refuses the call.
         """
-        failure: TidegateError = UnavailableError("No environment worker was asked")
-        first, count = next(self._turn), len(self._workers)
-        for number in range(first, first + count):
-            try:
-                return await self._workers[number % count].score(env_id, completions)
-            except TidegateError as error:
-                if not error.retryable:
-                    raise
-                failure = error
-        raise failure
+        return await self._workers.ask(lambda worker: worker.score(env_id, completions))
 
 
 def any_worker(context: ServiceContext) -> AnyWorker:
     """All environment workers of a run."""
-    count = len(context.settings.addresses["environment"])
-    workers = [EnvironmentClient(context.channel("environment", index)) for index in range(count)]
-    return AnyWorker(workers, first=context.index)
+    return AnyWorker(environment_workers(context), first=context.index)
 
 
 async def score_all(

@@ -15,6 +15,7 @@ from tidegate.cli.notify.notices import Notice, notice_of_end, notice_of_objecti
 from tidegate.cli.notify.webhook import post
 from tidegate.cli.up.summary import SUMMARY_JSON, read_summary
 from tidegate.core.errors import CorruptionError
+from tidegate.core.json_text import NOT_JSON
 from tidegate.launch.companions import WEBHOOK_VARIABLE
 from tidegate.launch.run_folder import is_run_folder, read_record
 from tidegate.launch.supervised import await_folder, is_supervised
@@ -56,7 +57,7 @@ class RunNotices:
                 self._offset += len(line)
                 try:
                     notice = notice_of_objective(run_id, msgspec.json.decode(line, type=dict[str, Any]))
-                except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
+                except (*NOT_JSON, KeyError):
                     continue
                 if notice is None:
                     continue

@@ -7,6 +7,7 @@ import msgspec
 
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
+from tidegate.core.json_text import NOT_JSON
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.launch.forking import CHECKPOINTS
@@ -227,7 +228,7 @@ def _losses(path: Path) -> Mapping[PolicyVersion, float]:
         for line in file.read_bytes().splitlines():
             try:
                 step = msgspec.json.decode(line, type=StepLine)
-            except (msgspec.MsgspecError, UnicodeDecodeError):
+            except NOT_JSON:
                 continue
             if step.loss is not None:
                 losses[PolicyVersion(lineage=LineageName(step.lineage), step=step.step)] = step.loss

@@ -20,6 +20,7 @@ from tidegate.cli.up.summary import SUMMARY_JSON, read_summary
 from tidegate.cli.version_samples import read_samples_of, shortened
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import LineageName, PolicyVersion, parse_version
+from tidegate.core.json_text import NOT_JSON
 from tidegate.core.slo import Condition
 from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan, read_record
@@ -78,7 +79,7 @@ class TrackedRun:
     def _read_cursor(self) -> Cursor:
         try:
             cursor = msgspec.json.decode(self._cursor_file.read_bytes(), type=Cursor)
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, *NOT_JSON):
             return Cursor(run_id=self._run_id)
         return cursor if cursor.run_id == self._run_id else Cursor(run_id=self._run_id)
 

@@ -25,7 +25,7 @@ from tidegate.algorithms.segments import check_segment, segment_tensors
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import FRESH, Response
 from tidegate.core.spaces import is_observation
-from tidegate.learner.optim.gradients import are_finite, mean_of, shared_gradient_step
+from tidegate.learner.optim.gradients import mean_of, not_finite, shared_gradient_step
 from tidegate.learner.optim.optimizer_state import (
     GENERATOR,
     generator_array,
@@ -146,7 +146,7 @@ class ActorCriticTrainer:
             "learning_rate": learning_rate,
             "reward_mean": float(batch.rewards_TN[batch.valid_TN].mean()),
         }
-        if are_finite(metrics):
+        if not not_finite(metrics):
             self._update_statistics(batch)
         return metrics
 

@@ -132,9 +132,9 @@ def _optimizer_step(loss: Loss, optimizer: AdamW, *, max_grad_norm: float) -> di
     return {"loss": float(loss.total.detach()), "grad_norm": norm, **loss.metrics}
 
 
-def are_finite(metrics: Mapping[str, float]) -> bool:
-    """Whether an update counts: of one that does not, running statistics count no observation either."""
-    return all(map(math.isfinite, metrics.values()))
+def not_finite(metrics: Mapping[str, float]) -> list[str]:
+    """The names of the metrics that are not finite: with any, the update does not count, nor do its observations."""
+    return [name for name, value in metrics.items() if not math.isfinite(value)]
 
 
 def mean_of(steps: list[dict[str, float]]) -> dict[str, float]:

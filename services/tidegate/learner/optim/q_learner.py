@@ -18,7 +18,7 @@ from tidegate.algorithms.reward_scale import RewardSettings, scaled_rewards
 from tidegate.algorithms.transition_batch import TransitionBatch, stack_transitions, transition_tensors
 from tidegate.core.records import Array
 from tidegate.core.response import FRESH, Response
-from tidegate.learner.optim.gradients import are_finite, shared_gradient_step
+from tidegate.learner.optim.gradients import not_finite, shared_gradient_step
 from tidegate.learner.optim.policy_network import PolicyNetwork, Precision
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
@@ -101,7 +101,7 @@ class QLearner:
             "learning_rate": settings.learning_rate,
             "reward_mean": float(rewards_BH.sum() / batch.lengths_B.sum()),
         }
-        if are_finite(metrics):
+        if not not_finite(metrics):
             # The target network's follow with its next copy.
             self._trained.parameters.update_statistics(batch.observations)
         return metrics

@@ -24,7 +24,7 @@ from tidegate.algorithms.segments import segment_tensors
 from tidegate.core.records import Array
 from tidegate.core.response import FRESH, Response
 from tidegate.core.spaces import MEMORY, recorded_dtype, recorded_shape
-from tidegate.learner.optim.gradients import are_finite, shared_gradient_step
+from tidegate.learner.optim.gradients import not_finite, shared_gradient_step
 from tidegate.learner.optim.policy_network import PolicyNetwork, Precision
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
@@ -145,7 +145,7 @@ class R2d2Learner:
             "learning_rate": settings.learning_rate,
             "reward_mean": float(rewards_BL[inside_BL].mean()),
         }
-        if are_finite(metrics):
+        if not not_finite(metrics):
             # The target network's follow with its next copy.
             self._trained.parameters.update_statistics(
                 {name: rows[:, :-1][inside_BL] for name, rows in batch.observations.items()}
