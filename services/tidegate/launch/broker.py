@@ -17,6 +17,7 @@ from tidegate.launch.live_run import BROKER
 from tidegate.launch.programs import ProcessSpec
 from tidegate.runtime.files import replace_file
 from tidegate.runtime.ports import LOOPBACK
+from tidegate.runtime.python_program import python_program
 from tidegate.wire.permissions import UserPermissions, permissions
 from tidegate.wire.subjects import BROKER_PAYLOAD_BYTES_MAX
 
@@ -115,7 +116,7 @@ def process(config: Path, *, log: Path) -> ProcessSpec:
     Raises:
         ConfigError: there is no nats-server.
     """
-    command = [sys.executable, "-m", "tidegate.launch.guarded", str(find_server()), "--config", str(config)]
+    command = python_program("tidegate.launch.guarded", str(find_server()), "--config", str(config))
     cores = os.environ.get(CORES_VARIABLE) or str(max(1, (os.cpu_count() or 1) // 2))
     return ProcessSpec(BROKER, command, log, {CORES_VARIABLE: cores})
 

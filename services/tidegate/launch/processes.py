@@ -1,7 +1,6 @@
 """How each process of a run folder is started."""
 
 import os
-import sys
 from pathlib import Path
 
 from tidegate.actor.engines.registry import find_engine, is_own_engine
@@ -15,6 +14,7 @@ from tidegate.launch.programs import ProcessSpec
 from tidegate.launch.restarts import HEALTHY_AFTER_S
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.services import SERVICES
+from tidegate.runtime.python_program import python_program
 from tidegate.wire.permissions import user_of
 
 # Between asking a service to drain and killing it: its own timeout and what follows it in its lifecycle.
@@ -34,10 +34,9 @@ def service_process(
     ``password``: of its user at the broker, which no other service gets.
     """
     arguments = [service, "--run-dir", str(folder.resolve()), "--index", str(index)]
-    serve = ["-m", "tidegate.cli.main", "serve", *arguments]
     return ProcessSpec(
         name=instance,
-        command=[sys.executable, *serve],
+        command=python_program("tidegate.cli.main", "serve", *arguments),
         log=log_of(folder, instance),
         environment={
             **_thread_variables(),
@@ -82,7 +81,7 @@ def fork_server_process(plan: RunPlan, folder: Path, name: str) -> ProcessSpec:
     """A fork server, as the program that replaces the one which the supervisor forked when it began."""
     return ProcessSpec(
         name=name,
-        command=[sys.executable, "-m", "tidegate.launch.fork_server", name],
+        command=python_program("tidegate.launch.fork_server", name),
         log=log_of(folder, name),
         environment=_thread_variables(),
         inherits=plan.file.pass_env,

@@ -2,12 +2,12 @@
 
 import signal
 import subprocess
-import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
 from tidegate.runtime.parent_death import dies_with_this_process
+from tidegate.runtime.python_program import python_program
 
 
 @contextmanager
@@ -19,7 +19,7 @@ def up_process(
     ``arguments``: of the command. ``output``: where both of its outputs go, as ``subprocess`` takes it.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", "tidegate.cli.main", "up", *arguments],
+        python_program("tidegate.cli.main", "up", *arguments),
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=subprocess.STDOUT,

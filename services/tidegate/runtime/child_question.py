@@ -15,6 +15,7 @@ import msgspec
 
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.runtime.parent_death import dies_with_this_process
+from tidegate.runtime.python_program import python_program
 
 REASON_CHARS_MAX = 400
 
@@ -66,7 +67,7 @@ def ask(
         ChildTimeoutError, ChildEndedError: there is no answer.
     """
     process = subprocess.Popen(
-        [sys.executable, "-m", module],
+        python_program(module),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

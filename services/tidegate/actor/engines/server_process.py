@@ -3,12 +3,12 @@
 import asyncio
 import contextlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tidegate.actor.engines import server_guard
 from tidegate.core.errors import UnavailableError
+from tidegate.runtime.python_program import python_program
 
 # From SIGTERM to SIGKILL of the guard: longer than the guard gives the server.
 GRACE_S = server_guard.GRACE_S + 5.0
@@ -31,7 +31,7 @@ class ServerProcess:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
             self._guard = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", server_guard.__name__, str(os.getpid()), *self._command),
+                *python_program(server_guard.__name__, str(os.getpid()), *self._command),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

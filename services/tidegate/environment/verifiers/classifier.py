@@ -6,7 +6,6 @@ One text is scored at a time; a child that died, overran its deadline or lost it
 import asyncio
 import math
 import os
-import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from tidegate.core.errors import ConfigError, DeadlineError, RecordError, Unavai
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.environment.verifiers.settings import ClassifierSettings
 from tidegate.environment.verifiers.texts import filled
+from tidegate.runtime.python_program import python_program
 
 CHILD = "tidegate.environment.verifiers.classifier_child"
 ANSWER_BYTES_MAX = 1 << 20
@@ -72,10 +72,7 @@ class Classifier:
         settings = self._settings
         environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
         self._child = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            CHILD,
-            settings.path,
+            *python_program(CHILD, settings.path),
             stdin=PIPE,
             stdout=PIPE,
             limit=ANSWER_BYTES_MAX,

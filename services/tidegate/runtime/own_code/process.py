@@ -8,7 +8,6 @@ import asyncio
 import os
 import re
 import signal
-import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +18,7 @@ import msgspec
 from tidegate.core.errors import DeadlineError, RecordError, UnavailableError
 from tidegate.runtime.own_code.frames import ANSWER_BYTES_MAX, HEAD, frame
 from tidegate.runtime.own_code.references import OwnReference, shown_path
+from tidegate.runtime.python_program import python_program
 
 AnswerT = TypeVar("AnswerT")
 # Of what the code prints, the end is kept: it holds the stack of a process that crashed or hangs.
@@ -134,8 +134,9 @@ class ChildProcess(Generic[AnswerT]):
         loop = asyncio.get_running_loop()
         transport, pipes = await loop.subprocess_exec(
             _Pipes,
-            *(sys.executable, "-m", module, msgspec.json.encode(reference).decode()),
-            *(str(os.getpid()), str(memory_bytes)),
+            *python_program(
+                module, msgspec.json.encode(reference).decode(), str(os.getpid()), str(memory_bytes)
+            ),
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
