@@ -2,23 +2,26 @@
 
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tidegate.cli.compare.curves import Curve, by_name, read_curve
+from tidegate.cli.console import open_console
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.launch.run_file import read_run_file
+from tidegate.launch.run_folder import is_run_folder, read_record, recorded_document
+from tidegate.launch.run_plan import RunPlan
 from tidegate.runtime.files import replace_file
 from tidegate.runtime.parent_death import dies_with_this_process
+from tidegate.runtime.python_program import python_program
 
 SEEDS_MAX = 1000
 # The services of a run that reached its limit drain, and its report is written.
@@ -48,8 +51,10 @@ def compare(
     """
     limit_s = parse_duration(for_)
     names = _names(runs)
-    for path in runs:
-        read_run_file(path, set_ or [])
+    for name, path in zip(names, runs, strict=True):
+        for seed in range(1, seeds + 1):
+            plan = read_run_file(path, [*(set_ or []), f"seed={seed}"])
+            _check_is_same_run(folder / name / f"seed-{seed}", plan)
     curves: list[tuple[str, Curve]] = []
     problems: list[str] = []
     for name, path in zip(names, runs, strict=True):
@@ -95,21 +100,44 @@ def _names(runs: Sequence[Path]) -> list[str]:
     return names
 
 
+def _check_is_same_run(where: Path, plan: RunPlan) -> None:
+    """Refuse a folder of an earlier comparison with other settings: its curve would be taken for this plan's.
+
+    Raises:
+        ConfigError: the run there has other settings; the message names the first of them.
+    """
+    if not is_run_folder(where):
+        return
+    recorded = recorded_document(read_record(where))
+    other = [key for key, value in plan.document().items() if recorded.get(key) != value]
+    if other:
+        raise ConfigError(
+            f"{where} holds a run with another `{other[0]}`",
+            why="runs that ended there are kept, and would be compared as if they had these settings",
+            fix="choose another --dir, or remove that folder",
+        )
+
+
+def _ended_whole(summary: Mapping[str, Any] | None) -> bool:
+    """Whether a run went on until its target or its time limit."""
+    return summary is not None and summary.get("ended_by") not in ("failed", "interrupted")
+
+
 def _train(
     path: Path, where: Path, *, seed: int, overrides: Sequence[str], limit: str, timeout_s: float
 ) -> None:
     """One run in a process of its own, unless its folder holds one that ended.
 
     Raises:
-        ConfigError: the run was refused; the message is what it printed.
+        ConfigError: the run was refused, or could not go on; the message is what it said.
         subprocess.TimeoutExpired: it did not end.
     """
-    if read_summary(where) is not None:
+    if _ended_whole(read_summary(where)):
         return
     sets = [argument for value in (*overrides, f"seed={seed}") for argument in ("--set", value)]
     arguments = ["up", str(path), "--dir", str(where), "--headless", "--for", limit, *sets]
     done = subprocess.run(
-        [sys.executable, "-m", "tidegate.cli.main", *arguments],
+        python_program("tidegate.cli.main", *arguments),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -118,10 +146,13 @@ def _train(
         timeout=timeout_s,
         preexec_fn=dies_with_this_process(),  # it allocates and imports nothing
     )
-    if read_summary(where) is None:
+    summary = read_summary(where)
+    if summary is None:
         raise ConfigError(
             "The run did not start", why=(done.stderr.strip().splitlines() or ["it was killed"])[-1]
         )
+    if not _ended_whole(summary):
+        raise ConfigError("The run ended early", why=summary["problem"] or summary["ended_by"])
 
 
 def _print(lines: Sequence[tuple[str, ...]], html: Path) -> None:
@@ -131,6 +162,6 @@ def _print(lines: Sequence[tuple[str, ...]], html: Path) -> None:
         table.add_column(name, justify="left" if index == 0 else "right", no_wrap=True)
     for line in body:
         table.add_row(*line)
-    console = Console()
-    console.print(table, highlight=False)
-    console.print(f"page  {html}", highlight=False)
+    console = open_console()
+    console.print(table)
+    console.print(f"page  {html}")

@@ -1,6 +1,7 @@
 """Curves of run folders, their comparison, and the command around both."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from tidegate.cli.compare.command import compare
 from tidegate.cli.compare.curves import by_name, grid, read_curve
 from tidegate.cli.compare.page import compared, lines_of, render_comparison
 from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.launch.run_file import read_run_file
+from tidegate.launch.run_folder import new_record, write_record
 
 
 def write_ended_run(
@@ -102,13 +105,35 @@ def test_rows_hold_medians_to_the_end_and_the_interval_of_the_last_score(tmp_pat
 @pytest.mark.slow
 def test_runs_that_ended_are_not_trained_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed in (1, 2):
-        write_ended_run(tmp_path / "cartpole" / f"seed-{seed}", returns=[1.0, 475.0])
+        folder = write_ended_run(tmp_path / "cartpole" / f"seed-{seed}", returns=[1.0, 475.0])
+        write_record(folder, new_record(read_run_file(CARTPOLE, [f"seed={seed}"])))
     with pytest.raises(typer.Exit) as ended:
         compare([CARTPOLE], seeds=2, for_="1s", folder=tmp_path, json=True)
     assert ended.value.exit_code == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert (row["name"], row["num_runs"], row["num_reached"]) == ("cartpole", 2, 2)
     assert (tmp_path / "compare.html").is_file()
+
+
+def test_run_of_an_earlier_comparison_with_other_settings_is_refused(tmp_path: Path) -> None:
+    folder = write_ended_run(tmp_path / "cartpole" / "seed-1", returns=[1.0, 475.0])
+    write_record(folder, new_record(read_run_file(CARTPOLE, ["seed=1", "staleness.max_lag=4"])))
+    with pytest.raises(ConfigError, match="seed-1 holds a run with another `staleness`"):
+        compare([CARTPOLE], seeds=1, set_=["staleness.max_lag=5"], folder=tmp_path)
+
+
+def test_run_that_could_not_go_on_is_no_curve_of_a_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_ended_run(tmp_path / "cartpole" / "seed-1", returns=[1.0, 2.0])
+    (folder / "summary.json").write_text('{"ended_by": "failed", "problem": "the learner crashed"}')
+
+    def ended(*_arguments: object, **_options: object) -> "subprocess.CompletedProcess[str]":
+        return subprocess.CompletedProcess([], returncode=1, stderr="")
+
+    monkeypatch.setattr(subprocess, "run", ended)
+    with pytest.raises(ConfigError, match=r"ended early.*the learner crashed"):
+        compare([CARTPOLE], seeds=1, folder=tmp_path)
 
 
 def test_two_run_files_of_one_name_are_refused(tmp_path: Path) -> None:
