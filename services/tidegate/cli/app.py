@@ -37,6 +37,16 @@ EXIT_CODES: dict[type[TidegateError], int] = {
     RecordError: EXIT_BAD_INPUT,
     StaleFolderError: EXIT_BAD_INPUT,
 }
+# What is said of a path that a user named, or that a run folder leads to.
+PATH_REFUSALS = {
+    errno.EACCES: "run the command as the user to whom it belongs, or name another path",
+    errno.EPERM: "run the command as the user to whom it belongs, or name another path",
+    errno.EROFS: "its disk is read-only: copy the folder to another one, or name a path there",
+    errno.ENOENT: "name a path that is there",
+    errno.ENOTDIR: "name a path that is there",
+    errno.EISDIR: "name a file",
+    errno.ENAMETOOLONG: "name a shorter path",
+}
 
 
 def _not_loaded() -> None:
@@ -81,7 +91,11 @@ def completed_words() -> list[str]:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; a ``TidegateError`` or a full disk is printed as one line."""
+    """Run one command and return its exit code.
+
+    A ``TidegateError``, and what the system refuses at a path, is printed as one line.
+    """
+    _print_any_text()
     try:
         build(completed_words() or arguments)(arguments, prog_name="tidegate", standalone_mode=True)
     except SystemExit as end:
@@ -89,13 +103,25 @@ def run(arguments: list[str]) -> int:
     except TidegateError as error:
         return print_error(error)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            sys.stderr.write(
+                f"tidegate: The disk is full: {error}. Free space, then run the command again.\n"
+            )
+            return EXIT_DISK_FULL
+        if error.errno not in PATH_REFUSALS or not error.filename:
             raise
-        sys.stderr.write(f"tidegate: The disk is full: {error}. Free space, then run the command again.\n")
-        return EXIT_DISK_FULL
+        what = f"{error.filename} cannot be used"
+        return print_error(ConfigError(what, why=error.strerror or "", fix=PATH_REFUSALS[error.errno]))
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     return 0
+
+
+def _print_any_text() -> None:
+    """Let a character that the terminal's encoding does not have, or half of one in a path, end no command."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:  # a notebook's output has none
+        reconfigure(errors="replace")
 
 
 def print_error(error: TidegateError) -> int:

@@ -5,11 +5,12 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tidegate.cli.accounting import RunAccounting, read_accounting, verify_ledger
 from tidegate.cli.audit_lines import lines_of
+from tidegate.cli.console import open_console
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
 from tidegate.core.verification import Verification
@@ -47,11 +48,11 @@ def audit(
             found["verification"] = msgspec.to_builtins(verification)
         sys.stdout.write(msgspec.json.encode(found).decode() + "\n")
     else:
-        console = Console()
-        console.print(render(accounting, run_id=read_record(where).run_id), highlight=False)
+        console = open_console()
+        console.print(render(accounting, run_id=read_record(where).run_id))
         if verification is not None:
             for line in lines_of_verification(verification):
-                console.print(line, highlight=False, markup=False, soft_wrap=True)
+                console.print(line, soft_wrap=True)
     is_good = accounting.audit.balanced and (verification is None or verification.intact)
     raise typer.Exit(0 if is_good else 1)
 
@@ -67,7 +68,9 @@ def render(accounting: RunAccounting, *, run_id: str) -> Table:
     table.add_column(style="bright_black")
     for line in lines_of(audit):
         table.add_row(f"  {line.name}" if line.is_part else line.name, f"{line.count:,}", line.note)
-    verdict = "[bold green]balanced[/]" if audit.balanced else "[bold red]NOT balanced[/]"
+    verdict = (
+        Text("balanced", style="bold green") if audit.balanced else Text("NOT balanced", style="bold red")
+    )
     table.add_row(verdict, "", "; ".join(audit.problems))
     return table
 

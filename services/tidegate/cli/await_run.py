@@ -12,6 +12,7 @@ from rich.console import Console
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
+from tidegate.cli.console import open_console
 from tidegate.cli.queries import channel_to
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError, NotFoundError, TidegateError, UnavailableError
@@ -54,7 +55,7 @@ def await_run(
     1 after the timeout with the condition that is missing, and 2 where nothing would ever end the run.
     """
     record = read_record(find_folder(folder))
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     if complete:
         asyncio.run(wait_for_end(record, timeout_s=parse_duration(timeout), console=console))
         return
@@ -72,7 +73,7 @@ async def wait_for(record: RunRecord, target: RunTarget, *, timeout_s: float, co
     for service, addresses in record.addresses.items():
         if addresses and service not in REPLICATED:
             await _until_ready(record, service, deadline_s=deadline_s)
-            console.print(f"{service} is ready", highlight=False)
+            console.print(f"{service} is ready")
     board = Board(headline=learner_stats.MEAN_RETURN)
     before: dict[str, float] = {}
     status = ""
@@ -90,7 +91,7 @@ async def wait_for(record: RunRecord, target: RunTarget, *, timeout_s: float, co
                 check_target_reached(target, values) if target.conditions else check_growth(before, values)
             )
             if done:
-                console.print(status, highlight=False)
+                console.print(status)
                 return
     raise UnavailableError(
         f"The condition did not hold within {timeout_s:g} s",
@@ -130,7 +131,7 @@ async def wait_for_end(record: RunRecord, *, timeout_s: float, console: Console)
                     )
                 status = status_of(found)
                 if status != shown:
-                    console.print(status, highlight=False)
+                    console.print(status)
                     shown = status
                 if found.complete:
                     return
@@ -152,7 +153,7 @@ def _may_ask(record: RunRecord, console: Console) -> bool:
     try:
         operator_token(record)
     except NotFoundError as error:
-        console.print(f"the broker's statistics decide, unconfirmed: {error}", highlight=False)
+        console.print(f"the broker's statistics decide, unconfirmed: {error}")
         return False
     return True
 

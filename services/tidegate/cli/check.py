@@ -6,9 +6,9 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from tidegate.cli.console import open_console
 from tidegate.cli.env import render as describe_environment
 from tidegate.cli.json_output import write_json
 from tidegate.cli.option_groups import panel
@@ -66,13 +66,13 @@ def check(
     if json:
         write_json(CheckAndPlay(report, played) if play else report)
         return
-    console = Console()
-    console.print(f"{run} can run", highlight=False, soft_wrap=True)
-    console.print(render(report, plan), highlight=False)
+    console = open_console()
+    console.print(f"{run} can run", soft_wrap=True)
+    console.print(render(report, plan))
     if notice := dial_notice(plan):
-        console.print(notice, style="yellow", highlight=False, soft_wrap=True)
+        console.print(notice, style="yellow", soft_wrap=True)
     if played is not None:
-        console.print(played_lines(played), highlight=False, markup=False, soft_wrap=True)
+        console.print(played_lines(played), soft_wrap=True)
 
 
 def played_lines(played: PlayedSegments | list[PlayedText]) -> str:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from tidegate.cli.console import open_console
 from tidegate.cli.json_output import write_json
 from tidegate.cli.run_argument import SetOption
 from tidegate.core.errors import ConfigError
@@ -53,7 +53,7 @@ def env(
     if json:
         write_json(EnvironmentReport(described.description, described.num_parameters))
         return
-    Console().print(render(described, policy), highlight=False)
+    open_console().print(render(described, policy))
 
 
 def _question(run: str, overrides: list[str]) -> tuple[WorkloadConfig, PolicyConfig | None]:

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.console import open_console
 from tidegate.cli.queries import ask_admission
 from tidegate.cli.run_argument import RunFolderOption
 from tidegate.cli.samples import last_working_sample, numbers
@@ -92,7 +93,7 @@ def _print(answer: dict[str, Any], text: RenderableType, *, json: bool) -> None:
     if json:
         sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
     else:
-        Console().print(text, highlight=False, soft_wrap=True)
+        open_console().print(text, soft_wrap=True)
 
 
 class BrokenObjective(msgspec.Struct, frozen=True):

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from tidegate.cli.console import open_console
 from tidegate.core.errors import ConfigError
 from tidegate.launch.model_volume import fill
 from tidegate.models.model_folder import CACHE_DIR, folder_digest, pretrained_folder
@@ -45,8 +45,8 @@ def model(
         if path == SMOLLM2:
             raise ConfigError("SmolLM2 is built from its package", fix="leave out --into, and give --cache")
         is_new = fill(path, into, token=os.environ.get(TOKEN_VARIABLE, ""), deadline_s=deadline)
-        Console().print(f"{into} {'filled' if is_new else 'is there'}", highlight=False, soft_wrap=True)
+        open_console().print(f"{into} {'filled' if is_new else 'is there'}", soft_wrap=True)
         return
     folder = pretrained_folder(path, cache_dir=cache)
     digest = folder_digest(folder)
-    Console().print(f"{folder} {digest}", highlight=False, soft_wrap=True)
+    open_console().print(f"{folder} {digest}", soft_wrap=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from tidegate.cli.console import open_console
 from tidegate.cli.queries import channel_to
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.admission import Flow, Limits
@@ -33,9 +33,9 @@ def pause(
     Objectives spend no budget meanwhile, and the alert TidegateNothingTrained stays silent.
     """
     limits, flow = _ask(named_run(run, folder), paused=True, reason=reason, by=by or asker())
-    console = Console()
-    console.print(f"{limits.reason}; {RESUME} to go on", highlight=False, soft_wrap=True)
-    console.print(f"{flow.in_flight} trajectories in flight are still trained", highlight=False)
+    console = open_console()
+    console.print(f"{limits.reason}; {RESUME} to go on", soft_wrap=True)
+    console.print(f"{flow.in_flight} trajectories in flight are still trained")
 
 
 def resume(run: RunArgument = None, folder: RunOption = None) -> None:
@@ -43,7 +43,7 @@ def resume(run: RunArgument = None, folder: RunOption = None) -> None:
     limits, _ = _ask(named_run(run, folder), paused=False, reason="", by=asker())
     still = f"; admission is still paused: {limits.reason}" if limits.paused else ""
     end = f": {way_out(limits.reason)}" if limits.paused and way_out(limits.reason) else ""
-    Console().print(f"resumed{still}{end}", highlight=False, soft_wrap=True)
+    open_console().print(f"resumed{still}{end}", soft_wrap=True)
 
 
 def asker() -> str:

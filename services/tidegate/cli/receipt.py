@@ -6,10 +6,10 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tidegate.cli.accounting import ledger_path
+from tidegate.cli.console import open_console
 from tidegate.cli.json_output import write_json
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.history import last_update
@@ -44,7 +44,7 @@ def receipt(
     table.add_column(overflow="fold")
     for label, text in lines_of_receipt(found):
         table.add_row(label, text)
-    Console().print(table, highlight=False)
+    open_console().print(table)
 
 
 def read_receipt(folder: Path, *, usd_per_h: float | None = None, usage: Usage | None = None) -> Receipt:

@@ -10,8 +10,8 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from tidegate.cli.console import open_console
 from tidegate.cli.pause import asker
 from tidegate.cli.queries import channel_to
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
@@ -48,7 +48,7 @@ def rollback(
     target = version_of(to, option="--to") if to else None
     where = find_running(named_run(run, folder))
     for line in asyncio.run(roll_back(read_record(where), target, reason=reason, by=by or asker())):
-        Console().print(line, highlight=False, soft_wrap=True)
+        open_console().print(line, soft_wrap=True)
 
 
 async def roll_back(record: RunRecord, target: PolicyVersion | None, *, reason: str, by: str) -> list[str]:

@@ -1,6 +1,7 @@
 """The list of runs: the folders below one folder, or that folder alone."""
 
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Literal
 
 import msgspec
@@ -64,8 +65,9 @@ class RunFolders:
         """The newest first, at most ``RUNS_MAX``."""
         if is_run_folder(self._place):
             return [self._place]
-        found = [path for path in self._place.iterdir() if (path / RUN_JSON).is_file()]
-        return sorted(found, key=lambda path: (path / RUN_JSON).stat().st_mtime, reverse=True)[:RUNS_MAX]
+        written = {path: _written_at_s(path) for path in self._place.iterdir()}
+        found = {path: at_s for path, at_s in written.items() if at_s is not None}
+        return sorted(found, key=found.__getitem__, reverse=True)[:RUNS_MAX]
 
     def named(self, name: str) -> Path:
         """The folder of that name.
@@ -83,6 +85,15 @@ class RunFolders:
         return [line_of(folder) for folder in self.folders()]
 
 
+def _written_at_s(folder: Path) -> float | None:
+    """When the record of a run was written; None of what is no run, is gone again, or is closed to this user."""
+    try:
+        status = (folder / RUN_JSON).stat()
+    except OSError:
+        return None
+    return status.st_mtime if S_ISREG(status.st_mode) else None
+
+
 def line_of(folder: Path) -> RunLine:
     """The line of one folder; of one that cannot be read its name and the reason."""
     name = folder.resolve().name
@@ -90,7 +101,7 @@ def line_of(folder: Path) -> RunLine:
         record, plan = read_plan(folder)
         running = is_running(folder)
         summary = None if running else read_summary(folder)
-    except TidegateError as error:
+    except (TidegateError, OSError) as error:
         return RunLine(name=name, problem=str(error))
     last = last_update(folder)
     score_name = next((each for each in SCORES if last.get(each) is not None), "")

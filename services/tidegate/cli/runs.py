@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from tidegate.cli.console import open_console
 from tidegate.cli.json_output import write_json
 from tidegate.cli.run_list import RunFolders, RunLine, line_of
 from tidegate.cli.up.view import number
@@ -56,13 +56,11 @@ def runs(
     if json:
         write_json({"removed" if yes else "would_remove": [line.name for line in removed]})
         return
-    console = Console()
+    console = open_console()
     for line in removed:
-        console.print(
-            f"{'removed' if yes else 'would remove'} {folders[line.name]}", highlight=False, soft_wrap=True
-        )
+        console.print(f"{'removed' if yes else 'would remove'} {folders[line.name]}", soft_wrap=True)
     if not yes:
-        console.print(f"{len(removed)} runs; add --yes to remove them", highlight=False)
+        console.print(f"{len(removed)} runs; add --yes to remove them")
 
 
 def prunable(lines: Sequence[RunLine], *, keep: int, older_than_s: float, now_s: float) -> list[RunLine]:
@@ -109,7 +107,11 @@ def _print(lines: Sequence[RunLine]) -> None:
         table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
     for line in lines:
         table.add_row(*_row(line, has_costs=has_costs))
-    Console().print(table if lines else "There is no run here.", highlight=False)
+    console = open_console()
+    console.print(table if lines else "There is no run here.")
+    for line in lines:
+        if line.problem:
+            console.print(f"{line.name}: {line.problem}", soft_wrap=True)
 
 
 def _row(line: RunLine, *, has_costs: bool) -> tuple[str, ...]:

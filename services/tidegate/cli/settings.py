@@ -3,8 +3,8 @@
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from tidegate.cli.console import open_console
 from tidegate.cli.run_argument import RunFolderOption
 from tidegate.launch.run_file_change import change_run_file
 from tidegate.launch.run_folder import find_running
@@ -21,12 +21,11 @@ def change(
     A lower budget holds at once: what is beyond it is dropped as stale. Settings that need a restart are refused.
     """
     changed = change_run_file(find_running(folder), settings)
-    console = Console()
+    console = open_console()
     for path, (was, now) in changed.items():
-        console.print(f"{path}: {_text(was)} -> {_text(now)}", highlight=False, soft_wrap=True)
+        console.print(f"{path}: {_text(was)} -> {_text(now)}", soft_wrap=True)
     console.print(
         "in force within seconds" if changed else "nothing changed: the run has these settings already",
-        highlight=False,
     )
 
 

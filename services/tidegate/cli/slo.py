@@ -7,11 +7,11 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tidegate.admission.slo_file import STATE_FILE, read_slos, verdicts_of
+from tidegate.cli.console import open_console
 from tidegate.cli.queries import ask_admission
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.chart import bar
@@ -27,8 +27,6 @@ STYLES: dict[Condition, str] = {
     "no_data": "bright_black",
 }
 BAR_WIDTH = 10
-# Columns of the table where the output is no terminal.
-FILE_WIDTH = 160
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 
 
@@ -54,10 +52,7 @@ def slo(
     if json:
         sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=FILE_WIDTH)
-    console.print(render(answer, now_s=time.time()), highlight=False)
+    open_console().print(render(answer, now_s=time.time()))
 
 
 def read_verdicts(folder: Path) -> list[Verdict]:

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 
 from tidegate.catalogue import learner as learner_stats
+from tidegate.cli.console import open_console
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.history import read_history
 from tidegate.cli.up.screen import LineScreen, LiveScreen, line
@@ -77,7 +77,7 @@ def status(
         text = msgspec.json.encode(_status(where, live)).decode() if json else _line(live)
         sys.stdout.write(f"{text}\n")
         return
-    console = Console()
+    console = open_console()
     asyncio.run(_follow(where, LiveScreen(console) if console.is_terminal else LineScreen()))
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from tidegate.cli.console import open_console
 from tidegate.cli.run_argument import RunFolderOption
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import NotFoundError
@@ -43,10 +43,10 @@ def throttle(
     """
     where = find_running(folder)
     duration_s = parse_duration(for_)
-    console = Console(stderr=True)
-    console.print(f"{service} runs {factor:g} times slower for {duration_s:g} s", highlight=False)
+    console = open_console(stderr=True)
+    console.print(f"{service} runs {factor:g} times slower for {duration_s:g} s")
     slow_down(lambda: pids_of(where, service), factor=factor, duration_s=duration_s)
-    console.print(f"{service} runs at full speed again", highlight=False)
+    console.print(f"{service} runs at full speed again")
 
 
 def pids_of(folder: Path, service: str) -> list[int]:

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tidegate.cli.console import open_console
 from tidegate.cli.run_argument import RunFolderOption
 from tidegate.cli.trajectory_history import TrajectoryHistory, read_trajectory_history, sentence
 from tidegate.launch.run_folder import find_folder
@@ -39,8 +40,8 @@ def trace(
     if json:
         sys.stdout.write(msgspec.json.encode(history).decode() + "\n")
         return
-    console = Console()
-    console.print(render(history, width=console.width), highlight=False)
+    console = open_console()
+    console.print(render(history, width=console.width))
 
 
 def render(history: TrajectoryHistory, *, width: int) -> RenderableType:

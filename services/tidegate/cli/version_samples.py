@@ -7,12 +7,13 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 from tidegate.cli.accounting import ledger_path
+from tidegate.cli.console import open_console
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.cli.up.history import read_steps
 from tidegate.core.errors import NotFoundError
@@ -59,7 +60,7 @@ def samples(
             for sample in each.samples:
                 sys.stdout.write(msgspec.json.encode(as_document(each.version, sample)).decode() + "\n")
         return
-    Console().print(Group(*(_render(each) for each in shown)), highlight=False)
+    open_console().print(Group(*(_render(each) for each in shown)))
 
 
 def versions_of(steps: Iterator[dict[str, Any]] | Sequence[dict[str, Any]]) -> list[PolicyVersion]:

@@ -72,6 +72,28 @@ def test_usage_error_is_no_traceback(arguments: list[str], capsys: pytest.Captur
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["audit", "--dir", "a" * 300], "File name too long"),
+        (["runs", "a" * 300], "File name too long"),
+        (["chart", str(CARTPOLE), "-o", "nowhere/values.yaml"], "nowhere"),
+    ],
+)
+def test_path_that_the_system_refuses_is_no_traceback(
+    arguments: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert captured.err.count("\n") == 1
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["up", "--help"], ["audit", "-h"]])
 def test_help_is_a_success(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(arguments) == 0

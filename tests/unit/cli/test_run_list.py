@@ -1,4 +1,7 @@
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +27,22 @@ def test_run_that_never_trained_and_one_that_cannot_be_read_are_listed(tmp_path:
     assert set(lines) == {"new", "bad"}
     assert lines["new"].score is None
     assert "damaged" in lines["bad"].problem
+
+
+def test_folder_that_is_closed_to_this_user_hides_no_other_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "mine")
+    write_run(tmp_path / "theirs")
+    stat = os.stat
+
+    def refuse(path: Any, **options: Any) -> os.stat_result:
+        if "theirs" in Path(path).parts and Path(path).name != "theirs":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert [line.name for line in RunFolders(tmp_path).lines()] == ["mine"]
 
 
 def test_single_run_folder_is_a_list_of_one(tmp_path: Path) -> None:

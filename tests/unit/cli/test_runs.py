@@ -47,6 +47,19 @@ def test_runs_are_listed_with_what_they_reached(tmp_path: Path, capsys: pytest.C
     assert "CartPole-v1" in capsys.readouterr().out
 
 
+def test_names_with_brackets_are_printed_whole_where_no_terminal_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"sweep[lr=1e-3][b]:bug:{'x' * 60}"
+    write_accounting(tmp_path / name)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "run.json").write_text("{")
+    assert run(["runs", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert f"{name}  CartPole-v1" in printed
+    assert "it is damaged" in printed
+
+
 def test_prune_lists_first_and_removes_when_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two", "three"):
         write_run(tmp_path / name)

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from tidegate.cli.console import open_console
 from tidegate.cli.json_output import write_json
 from tidegate.core.errors import ConfigError
 from tidegate.launch.backup.listing import ListedBackup, list_backups
@@ -93,7 +93,7 @@ def _print_list(backups: list[ListedBackup], *, json: bool) -> None:
             f"{each.trained:,}",
         )
         table.add_row(str(each.number), *(known if each.version else ("", "", "", "")), each.problem)
-    Console().print(table, highlight=False)
+    open_console().print(table)
 
 
 class BackupLine(msgspec.Struct, frozen=True):

@@ -8,9 +8,10 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from tidegate.cli.console import open_console
 from tidegate.cli.doctor.smoke import SIZES, examine_smoke
 from tidegate.cli.json_output import write_json
 from tidegate.core import doctor as checks
@@ -20,7 +21,7 @@ from tidegate.launch import machine_probes as probes
 
 # The rendezvous of torch.distributed where nothing else is set.
 MASTER_PORT = 29500
-SIGNS = {"pass": "[green]✓[/]", "fail": "[red]✗[/]", "skip": "[dim]-[/]"}
+SIGNS = {"pass": ("✓", "green"), "fail": ("✗", "red"), "skip": ("-", "dim")}
 
 
 class DoctorReport(msgspec.Struct, frozen=True):
@@ -86,7 +87,7 @@ def doctor(
     if json:
         write_json(report)
     else:
-        Console().print(render(findings), highlight=False)
+        open_console().print(render(findings))
     raise typer.Exit(0 if report.healthy else 1)
 
 
@@ -149,7 +150,8 @@ def render(findings: list[MachineFinding]) -> Table:
     """A line a check; the fix below what failed."""
     table = Table.grid(padding=(0, 2))
     for finding in findings:
-        table.add_row(SIGNS[finding.outcome], finding.check, finding.found)
+        sign, style = SIGNS[finding.outcome]
+        table.add_row(Text(sign, style=style), finding.check, finding.found)
         if finding.fix:
             table.add_row("", "", f"fix: {finding.fix}")
     return table

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tidegate.actor.evaluation.held_out_figures import SOLVED_REWARD
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
+from tidegate.cli.console import open_console
 from tidegate.cli.evaluate.passing import Figures, figures_of
 from tidegate.cli.json_output import write_json
 from tidegate.cli.policy.command import VersionOption
@@ -205,4 +205,4 @@ def _print(stored: StoredPolicy, found: Sequence[SetFigures]) -> None:
             *(f"{share:.1%}" for share in each.sampled.pass_at.values()),
             f"{each.sampled.mean_reward:.3f}",
         )
-    Console().print(table, highlight=False)
+    open_console().print(table)

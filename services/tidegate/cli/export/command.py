@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from tidegate.cli.accounting import ledger_path
+from tidegate.cli.console import open_console
 from tidegate.cli.export.table import COLUMNS, FORMAT, TENSOR_COLUMNS, Column, arrow_type
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
@@ -42,7 +42,7 @@ def export(
     pages = ended(ledger_path(where).parent, since_step=since_step, with_tensors=tensors)
     counts = write_table(pages, to, run_id=record.run_id, with_tensors=tensors)
     shares = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
-    Console().print(f"{to}: {shares or 'no trajectory is terminal yet'}", highlight=False)
+    open_console().print(f"{to}: {shares or 'no trajectory is terminal yet'}")
 
 
 def write_table(

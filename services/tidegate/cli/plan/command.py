@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 import typer
-from rich.console import Console
 
+from tidegate.cli.console import open_console
 from tidegate.cli.json_output import write_json
 from tidegate.cli.option_groups import grouped
 from tidegate.cli.plan.answer import PlanAnswer, work_out
@@ -55,10 +55,10 @@ def plan(
     if source.json:
         write_json(as_document(answer, run))
     else:
-        console = Console()
-        console.print(render(answer, run), highlight=False)
+        console = open_console()
+        console.print(render(answer, run))
         if source.html is not None:
-            console.print(f"page: {source.html}", highlight=False, markup=False)
+            console.print(f"page: {source.html}")
 
 
 def plan_model(
@@ -77,7 +77,7 @@ def plan_model(
     if source.json:
         write_json({**msgspec.to_builtins(answer), "does_not_fit": misfit and msgspec.to_builtins(misfit)})
     else:
-        Console().print(render_model(answer, misfit), highlight=False, soft_wrap=True)
+        open_console().print(render_model(answer, misfit), soft_wrap=True)
     if misfit is not None:
         raise typer.Exit(EXIT_DOES_NOT_FIT)
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from tidegate.cli.console import open_console
 from tidegate.cli.policy.exporting import check_format, write_policy
 from tidegate.cli.policy.sending import write_file_to, write_folder_to
 from tidegate.cli.policy.transformers_folder import write_folder
@@ -69,12 +69,11 @@ def policy(
     stored = stored_version(named_run(run, folder), version)
     if to is not None:
         write_folder_to(to, partial(write_folder, stored, adapters=adapters))
-        Console().print(f"{to}: version {stored.version} of {stored.run}", highlight=False, soft_wrap=True)
+        open_console().print(f"{to}: version {stored.version} of {stored.run}", soft_wrap=True)
         return
     num_bytes = write_file_to(output, partial(write_policy, stored))
-    console = Console()
+    console = open_console()
     console.print(
         f"{output}: version {stored.version} of {stored.run}, {num_bytes:,} bytes",
-        highlight=False,
         soft_wrap=True,
     )

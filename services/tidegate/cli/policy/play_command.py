@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 
+from tidegate.cli.console import open_console
 from tidegate.cli.json_output import write_json
 from tidegate.cli.policy.command import VersionOption
 from tidegate.cli.policy.greedy_play import play as play_policy
@@ -71,22 +71,20 @@ def _as_json(
 
 
 def _print(stored: StoredPolicy, played: list[PlayedEpisode], *, video: Path | None) -> None:
-    console = Console()
-    console.print(f"version {stored.version} of {stored.run}", highlight=False)
+    console = open_console()
+    console.print(f"version {stored.version} of {stored.run}")
     for index, episode in enumerate(played, start=1):
         end = (
             "  cut" if episode.was_cut else "  the environment failed: not counted" if episode.failed else ""
         )
         console.print(
             f"  episode {index:<4} return {number(episode.episode_return):>7}   {episode.length:>6,} steps{end}",
-            highlight=False,
         )
     returns = summarise_returns(played)
     if returns is not None:
         console.print(
             f"mean return {number(returns.mean_return)}, from {number(returns.min_return)}"
             f" to {number(returns.max_return)}",
-            highlight=False,
         )
     if video is not None:
-        console.print(f"video {video}, {video.stat().st_size:,} bytes", highlight=False, soft_wrap=True)
+        console.print(f"video {video}, {video.stat().st_size:,} bytes", soft_wrap=True)

@@ -7,10 +7,10 @@ from typing import Annotated
 import msgspec
 import numpy as np
 import typer
-from rich.console import Console
 from rich.progress import Progress
 
 from tidegate.cli.accounting import ledger_path
+from tidegate.cli.console import open_console
 from tidegate.cli.replay.recomputing import Recomputation, RecomputedUpdate
 from tidegate.cli.run_argument import RunFolderOption
 from tidegate.core.ids import PolicyVersion, TrajectoryId
@@ -104,7 +104,7 @@ def _replay(
 ) -> Replayed:
     made: list[RecomputedUpdate] = []
     other_policy: dict[str, Array] | None = None
-    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as progress:
+    with Progress(console=open_console(stderr=True), transient=True, disable=quiet) as progress:
         bar = progress.add_task("updates", total=recomputation.num_updates)
         if other is not None and recomputation.start == other:
             other_policy = recomputation.kept_policy(other)
@@ -146,10 +146,10 @@ def _distances(ours: dict[str, Array], theirs: dict[str, Array]) -> dict[str, fl
 
 
 def _print(result: Replayed) -> None:
-    console = Console()
+    console = open_console()
 
     def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
 
     start = f"checkpoint {result.start}" if result.start else "the run's first policy"
     say(

@@ -4,8 +4,8 @@ import secrets
 import time
 
 import typer
-from rich.console import Console
 
+from tidegate.cli.console import open_console
 from tidegate.cli.json_output import write_json
 from tidegate.cli.option_groups import grouped
 from tidegate.cli.sim.options import ChaosOptions, FleetOptions, SimOptions, SweepOptions
@@ -60,12 +60,12 @@ def _run_services(run: SimOptions, *, seed: int) -> None:
     if run.json:
         write_json(report)
     else:
-        console = Console()
-        console.print(services_table(report), highlight=False)
+        console = open_console()
+        console.print(services_table(report))
         if not report.passed:
-            console.print("\n".join(report.events), highlight=False, markup=False)
-            console.print("\n".join(report.violations), style="bold red", highlight=False, markup=False)
-            console.print(f"replay with: {report.replay}", highlight=False, markup=False)
+            console.print("\n".join(report.events))
+            console.print("\n".join(report.violations), style="bold red")
+            console.print(f"replay with: {report.replay}")
     raise typer.Exit(0 if report.passed else 1)
 
 
@@ -83,7 +83,7 @@ def _run_fleet(run: SimOptions, options: FleetOptions) -> None:
     if run.json:
         write_json(report)
     else:
-        Console().print(fleet_table(report, cpu_s=time.process_time() - began_s), highlight=False)
+        open_console().print(fleet_table(report, cpu_s=time.process_time() - began_s))
 
 
 def _run_sweep(run: SimOptions, options: FleetOptions, sweep: SweepOptions, *, axis_text: str) -> None:
@@ -110,7 +110,7 @@ def _run_sweep(run: SimOptions, options: FleetOptions, sweep: SweepOptions, *, a
     if run.json:
         write_json(found)
     else:
-        Console().print(sweep_table(found), highlight=False)
+        open_console().print(sweep_table(found))
 
 
 def _run_chaos(run: SimOptions, *, seed: int, seeds: str | None) -> None:
@@ -124,8 +124,8 @@ def _run_chaos(run: SimOptions, *, seed: int, seeds: str | None) -> None:
     if run.json:
         write_json(report)
     else:
-        console = Console()
-        console.print(chaos_table(report), highlight=False)
+        console = open_console()
+        console.print(chaos_table(report))
         if not report.passed:
             print_failure(console, report)
     raise typer.Exit(0 if report.passed else 1)
@@ -135,19 +135,19 @@ def _run_many(run: SimOptions, *, seeds: str) -> None:
     from tidegate.cli.sim.tables import parse_seeds, summarise, summary_line
     from tidegate.fleet.chaos import TICKS_MAX, ChaosReport, draw_chaos_run, simulate_chaos
 
-    console = Console(stderr=run.json)
+    console = open_console(stderr=run.json)
     reports: list[ChaosReport] = []
     for seed in parse_seeds(seeds):
         report = simulate_chaos(draw_chaos_run(seed, ticks_max=run.ticks or TICKS_MAX))
         reports.append(report)
         if not report.passed:
-            console.print(f"seed {report.seed}: {report.violations[0]}", style="bold red", markup=False)
-            console.print(f"replay with: {report.replay}", highlight=False, markup=False)
+            console.print(f"seed {report.seed}: {report.violations[0]}", style="bold red")
+            console.print(f"replay with: {report.replay}")
     summary = summarise(reports)
     if run.json:
         write_json(summary)
     else:
-        console.print(summary_line(summary), highlight=False, markup=False, soft_wrap=True)
+        console.print(summary_line(summary), soft_wrap=True)
     raise typer.Exit(1 if summary.failing else 0)
 
 
@@ -161,4 +161,4 @@ def _predict(run: SimOptions, options: FleetOptions) -> None:
     if run.json:
         write_json(prediction)
     else:
-        Console().print(prediction_table(measured, prediction), highlight=False)
+        open_console().print(prediction_table(measured, prediction))

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import msgspec
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from tidegate.core.errors import ConfigError
 from tidegate.fleet.chaos import ChaosReport
@@ -87,8 +88,7 @@ def chaos_table(report: ChaosReport) -> Table:
     )
     table.add_row("longest gap", f"{report.longest_gap_s:.0f} s", f"guaranteed: {report.progress_s:.0f} s")
     table.add_row("recovery", ratio, f"{report.rate_after:.3f} after, {report.rate_before:.3f}/s before")
-    verdict = "[bold green]every guarantee held[/]" if report.passed else "[bold red]BROKEN[/]"
-    table.add_row(verdict, "", "")
+    table.add_row(_verdict("every guarantee held", "BROKEN", passed=report.passed), "", "")
     return table
 
 
@@ -174,9 +174,13 @@ def services_table(report: Report) -> Table:
     table.add_row("  dropped", f"{sum(report.dropped.values()):,}", drops)
     if report.recovery_s is not None:
         table.add_row("recovery", f"{report.recovery_s:.1f} s", "from the last fault to the next update")
-    verdict = "[bold green]every invariant held[/]" if report.passed else "[bold red]VIOLATED[/]"
+    verdict = _verdict("every invariant held", "VIOLATED", passed=report.passed)
     table.add_row(verdict, "", f"digest {report.digest}")
     return table
+
+
+def _verdict(good: str, bad: str, *, passed: bool) -> Text:
+    return Text(good, style="bold green") if passed else Text(bad, style="bold red")
 
 
 def _table(title: str) -> Table:

@@ -228,7 +228,7 @@ def render_summary(summary: Summary) -> Panel:
     mark, style = ("✓", "green") if summary.succeeded else ("✗", "red")
     if summary.succeeded and summary.target and not summary.reached:
         mark, style = "–", "yellow"
-    title = f"[bold {style}]{mark} {summary.run_id}[/]"
+    title = Text(f"{mark} {summary.run_id}", style=f"bold {style}")
     return Panel(rows, title=title, title_align="left", border_style=style, expand=False, padding=(1, 2))
 
 

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-from rich.console import Console
 
 from tidegate.cli.accounting import accounting_or_error
+from tidegate.cli.console import open_console
 from tidegate.cli.receipt import read_receipt, usage_of_ended
 from tidegate.cli.up.history import last_update
 from tidegate.cli.up.screen import LineScreen, LiveScreen
@@ -103,7 +103,7 @@ def _receipt(folder: Path, taken: Usage) -> Receipt | None:
 
 
 def _screen(*, headless: bool) -> Screen:
-    console = Console()
+    console = open_console()
     return LineScreen() if headless or not console.is_terminal else LiveScreen(console)
 
 
@@ -118,7 +118,7 @@ def _finish(folder: Path, summary: Summary, *, json: bool) -> None:
             write()
         except (OSError, TidegateError) as error:  # a full disk, or what the audit reports
             sys.stderr.write(f"tidegate: {name} was not written: {error}\n")
-    Console().print(render_summary(summary), highlight=False)
+    open_console().print(render_summary(summary))
     if summary.problem:
         sys.stderr.write(f"tidegate: {summary.problem}\n")
     if json:
