@@ -10,8 +10,10 @@ from typing import TypeVar
 import msgspec
 
 from tidegate.core.curriculum import CurriculumState
-from tidegate.core.errors import CorruptionError, StaleFolderError
+from tidegate.core.errors import CorruptionError, StaleFolderError, UnavailableError
 from tidegate.core.ids import RunId, TaskId, TrajectoryId, position_of, trajectory_at, trajectory_id
+from tidegate.runtime.sqlite_errors import is_passing
+from tidegate.runtime.sqlite_reading import connect_read_only
 from tidegate.task_queue import packed_tasks
 from tidegate.task_queue.packed_tasks import all_packed, content_of, packed_with
 from tidegate.task_queue.state import Counts, TrajectoryState
@@ -88,12 +90,16 @@ def connect_reader(path: Path) -> sqlite3.Connection:
     Raises:
         StaleFolderError: the file was written by another version.
         sqlite3.DatabaseError: the file is no journal.
+        ConfigError: its folder cannot be written, and its run was killed or goes on.
     """
-    uri = f"{path.absolute().as_uri()}?mode=ro"
+    db = connect_read_only(path, timeout_s=BUSY_TIMEOUT_S)
     try:
-        return _begin_reading(uri, path)
-    except sqlite3.OperationalError:
-        return _begin_reading(f"{uri}&immutable=1", path)
+        db.execute("BEGIN")
+        _check_schema(path, read_meta(db, "schema"))
+    except (sqlite3.DatabaseError, StaleFolderError):
+        db.close()
+        raise
+    return db
 
 
 def publish_again(path: Path) -> None:
@@ -120,11 +126,19 @@ def reading(path: Path) -> Generator[sqlite3.Connection]:
     Raises:
         StaleFolderError: the file was written by another version.
         CorruptionError: the file is no journal, or a page of it is damaged.
+        UnavailableError: the disk does not answer, or another process holds the file.
+        ConfigError: as ``connect_reader``.
     """
     try:
         with closing(connect_reader(path)) as db:
             yield db  # a damaged page is found when it is read
     except sqlite3.DatabaseError as error:
+        if is_passing(error):
+            raise UnavailableError(
+                f"The journal {path} cannot be read now",
+                why=str(error),
+                fix="close other programs that have it open, then try it again; nothing was lost",
+            ) from error
         raise CorruptionError(
             f"{path} is not a readable journal",
             why=str(error),
@@ -222,17 +236,6 @@ def _ids_of_rows(db: sqlite3.Connection, after: int, before: int) -> Iterator[Tr
         (after, before),
     ):
         yield trajectory_at(seq, sample_index)
-
-
-def _begin_reading(uri: str, path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)
-    try:
-        db.execute("BEGIN")
-        _check_schema(path, read_meta(db, "schema"))
-    except (sqlite3.DatabaseError, StaleFolderError):
-        db.close()
-        raise
-    return db
 
 
 def _check_schema(path: Path, schema: str | None) -> None:

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Generator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ from tidegate.core.errors import (
     UnavailableError,
 )
 from tidegate.runtime.sqlite_errors import is_passing
+from tidegate.runtime.sqlite_reading import connect_read_only
 from tidegate.trajectory_store import budgets, hash_chain
 from tidegate.trajectory_store.hash_chain import CHAIN_TABLE, FOLDED_TABLES
 
@@ -262,16 +263,19 @@ def reading(path: Path) -> Generator[sqlite3.Connection, None, None]:
         NotFoundError: there is no such file.
         StaleFolderError: another version of the schema wrote it.
         CorruptionError: the file is no SQLite database, or a page of it is damaged.
+        UnavailableError: the disk does not answer, or another process holds the file.
+        ConfigError: its folder cannot be written, and its run was killed or goes on.
     """
     if not path.is_file():
         raise NotFoundError(f"There is no ledger at {path}", fix="name the folder of a run that was started")
-    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
-        connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    with ExitStack() as opened:
         try:
+            connection = connect_read_only(path, timeout_s=BUSY_TIMEOUT_MS / 1000)
+            opened.callback(connection.close)
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             _check_version(version, path)
             # One snapshot for everything that is read, however long the reader takes.
             connection.execute("BEGIN")
             yield connection  # a damaged page is found when it is read
         except sqlite3.DatabaseError as error:
-            raise _unreadable(path, error) from error
+            raise _not_opened(path, error) from error
