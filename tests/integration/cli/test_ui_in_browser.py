@@ -117,6 +117,38 @@ def test_keys_lead_from_the_runs_to_a_trajectory(browser: Browser, address: str)
     assert complaints(browser) == []
 
 
+def test_enter_follows_a_link_and_presses_a_button(browser: Browser, address: str) -> None:
+    open_page(browser, address, "run/segments/trajectories")
+    wait_for(browser, "tr[data-open]")
+    browser.find_element(By.CSS_SELECTOR, "form.filter button").send_keys(Keys.ENTER)
+    wait_for(browser, "tr[data-open]")
+    browser.find_element(By.CSS_SELECTOR, "tr[data-open] a").send_keys(Keys.ENTER)
+    wait_for(browser, "dl.facts dt", text="outcome")
+    browser.find_element(By.CSS_SELECTOR, "#sections a").send_keys(Keys.ENTER)
+    wait_for(browser, "h1", text="Runs")
+    assert complaints(browser) == []
+
+
+def test_answer_that_is_late_replaces_no_page_that_was_opened_after_it(
+    browser: Browser, address: str
+) -> None:
+    open_page(browser, address)
+    wait_for(browser, "tr[data-open]")
+    browser.execute_script(
+        "const ask = fetch; window.fetch = async (path) => {"
+        " const answer = await ask(path);"
+        " if (path.endsWith('/curves')) await new Promise((go) => (window.arrive = go));"
+        " return answer; };"
+        "location.hash = '#/run/segments';"
+    )
+    WebDriverWait(browser, WAIT_S).until(lambda driver: driver.execute_script("return !!window.arrive"))
+    browser.execute_script("location.hash = '#/run/segments/versions'")
+    wait_for(browser, "h1", text="Versions")
+    browser.execute_script("window.arrive()")
+    wait_for(browser, "h1", text="Versions")
+    assert browser.find_elements(By.CSS_SELECTOR, ".cards") == []
+
+
 def test_filter_and_update_lead_to_what_they_name(browser: Browser, address: str) -> None:
     open_page(browser, address, "run/segments/versions")
     wait_for(browser, "tr[data-open]", text="0-aaaa@2")

@@ -113,6 +113,13 @@ async def test_damaged_ledger_is_one_sentence_and_the_server_goes_on(
         assert answer.status == 200
 
 
+async def test_file_that_cannot_be_read_is_one_sentence(page: aiohttp.ClientSession, place: Path) -> None:
+    (place / "segments" / "events.jsonl").mkdir()
+    async with page.get("/api/runs/segments") as answer:
+        assert answer.status == 500
+        assert "events.jsonl cannot be read: Is a directory" in (await answer.json())["error"]
+
+
 async def test_flow_is_counted_again_after_the_ledger_changed(
     page: aiohttp.ClientSession, place: Path
 ) -> None:
@@ -221,6 +228,15 @@ async def test_token_opens_the_page_once_and_the_cookie_from_then_on(place: Path
         async with session.get("/api/runs") as answer:
             assert answer.status == 200
     await server.close()
+
+
+async def test_address_of_a_host_by_its_number_can_be_opened(place: Path) -> None:
+    server = UiServer(RunFolders(place))
+    await server.start(host="::1", port=0)
+    try:
+        assert server.address.startswith("[::1]:")
+    finally:
+        await server.close()
 
 
 def test_page_names_no_other_host_and_sets_no_markup() -> None:

@@ -99,7 +99,8 @@ class UiServer:
                 why=error.strerror or str(error),
                 fix="choose another --port or --host",
             ) from error
-        self.address = f"{host}:{int(self._runner.addresses[0][1])}"
+        name = f"[{host}]" if ":" in host else host
+        self.address = f"{name}:{int(self._runner.addresses[0][1])}"
 
     async def close(self) -> None:
         """End all connections."""
@@ -125,16 +126,23 @@ class UiServer:
             return self._refusal(400, f"The filter cannot be read: {error}")
         except TidegateError as error:
             return self._refusal(503 if error.retryable else 500, str(error))
+        except ConnectionError:
+            raise  # the page went away
+        except OSError as error:  # a file of the run is closed to this user, say
+            return self._refusal(500, f"{error.filename or 'A file'} cannot be read: {error.strerror}")
         if not answer.prepared:
             answer.headers.update(HEADERS)
         return answer
 
     def _login(self, given: str) -> web.Response:
-        """Keep the token in a cookie that no script reads, and take it out of the address."""
+        """Keep the token in a cookie that no script reads, and take it out of the address.
+
+        Not a strict cookie: after a link from another site, the answer to it is asked for without one.
+        """
         if not same_secret(given, self._token):
             return self._refusal(401, "That is not the token of this page")
         answer = web.Response(status=303, headers={**HEADERS, "Location": "/"})
-        answer.set_cookie(COOKIE, given, httponly=True, samesite="Strict", path="/")
+        answer.set_cookie(COOKIE, given, httponly=True, samesite="Lax", path="/")
         return answer
 
     @staticmethod

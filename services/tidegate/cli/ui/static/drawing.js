@@ -128,7 +128,7 @@ export function drawFlow(chart, ends) {
   window.Plotly.react(chart, [trace], { ...layout(colors, {}), hovermode: "closest" }, CONFIG);
 }
 
-/** A table; rows are {cells, open?}, where `open` is the address that the row leads to. */
+/** A table; rows are {cells, open?}, where `open` is the address that the row leads to, and its first text. */
 export function table(heads, rows) {
   const head = heads.map((name) => {
     const isNumber = name.startsWith("#");
@@ -139,10 +139,13 @@ export function table(heads, rows) {
       "tr",
       {
         "data-open": open,
-        tabindex: open ? 0 : null,
+        tabindex: open ? -1 : null, // for the keys j and k; the tabulator key goes to the link
         on: open ? { click: (event) => event.target.closest("a, input") || (location.hash = open) } : {},
       },
-      cells.map((cell, index) => el("td", { class: heads[index].startsWith("#") && "number" }, cell)),
+      cells.map((cell, index) => {
+        const leads = open && index === 0 && typeof cell === "string";
+        return el("td", { class: heads[index].startsWith("#") && "number" }, leads ? el("a", { href: open }, cell) : cell);
+      }),
     ),
   );
   return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));

@@ -10,6 +10,7 @@ const G_WAITS_MS = 1000;
 
 let stop = () => {};
 let opened = 0;
+let shownAt = null;
 let gAt = -G_WAITS_MS;
 
 function route() {
@@ -19,16 +20,16 @@ function route() {
 }
 
 const VIEWS = {
-  "": (where) => overview(page, where.run),
-  trajectories: (where) => trajectories(page, where.run, where.query),
-  trajectory: (where) => trajectory(page, where.run, where.id),
-  versions: (where) => versions(page, where.run, where.query),
+  "": (show, where) => overview(show, where.run),
+  trajectories: (show, where) => trajectories(show, where.run, where.query),
+  trajectory: (show, where) => trajectory(show, where.run, where.id),
+  versions: (show, where) => versions(show, where.run, where.query),
 };
 
-function viewOf(where) {
-  if (where.kind === "run" && VIEWS[where.view]) return VIEWS[where.view](where);
-  if (where.kind === "compare") return compare(page, where.run.split(","));
-  return runs(page);
+function viewOf(show, where) {
+  if (where.kind === "run" && VIEWS[where.view]) return VIEWS[where.view](show, where);
+  const names = where.kind === "compare" ? where.query.getAll("run") : [];
+  return names.length ? compare(show, names) : runs(show);
 }
 
 function addresses(run) {
@@ -47,19 +48,31 @@ function navigate(where) {
   );
 }
 
+/** What replaces the page: from its top at a new address, with the focus there for readers of the screen. */
+function replacePage(children) {
+  fill(page, ...children);
+  if (shownAt !== null && shownAt !== location.hash) {
+    window.scrollTo(0, 0);
+    page.focus({ preventScroll: true });
+  }
+  shownAt = location.hash;
+}
+
 async function open() {
   stop();
   stop = () => {};
   const mine = ++opened;
   const where = route();
+  // An answer that comes after the next page was opened is not shown.
+  const show = (...children) => mine === opened && replacePage(children);
   navigate(where);
   document.title = where.run && where.kind === "run" ? `${where.run} · Tidegate` : "Tidegate";
   try {
-    const ended = (await viewOf(where)) ?? (() => {});
+    const ended = (await viewOf(show, where)) ?? (() => {});
     if (mine === opened) stop = ended;
     else ended();
   } catch (error) {
-    if (mine === opened) fill(page, el("div", { class: "note bad" }, el("p", {}, error.message)));
+    show(el("div", { class: "note bad" }, el("p", {}, error.message)));
   }
 }
 
@@ -84,10 +97,14 @@ document.addEventListener("keydown", (event) => {
     gAt = -G_WAITS_MS;
     return afterG(event.key);
   }
+  if (event.key === "Enter") {
+    // Links and buttons have their own meaning of it.
+    if (event.target.dataset.open) location.hash = event.target.dataset.open;
+    return;
+  }
   const acts = {
     j: () => focusRow(1),
     k: () => focusRow(-1),
-    Enter: () => document.activeElement.dataset.open && (location.hash = document.activeElement.dataset.open),
     "/": () => page.querySelector("form.filter select, form.filter input")?.focus(),
     g: () => (gAt = performance.now()),
     n: () => page.querySelector('[data-key="n"]')?.click(),

@@ -1,4 +1,4 @@
-// One function a page: it asks the server, builds the page, and returns what to stop when another page opens.
+// One function a page: it asks the server, shows the page, and returns what to stop when another page opens.
 
 import { drawAreas, drawFlow, drawLines, el, figure, fill, number, seconds, table, time } from "./drawing.js";
 
@@ -28,7 +28,7 @@ function auditPill(line) {
   return line.balanced === null ? null : pill(line.balanced ? "good" : "bad", line.balanced ? "balanced" : "NOT balanced");
 }
 
-export async function runs(page) {
+export async function runs(show) {
   const lines = await ask("runs");
   const compare = el("button", { type: "button", disabled: true }, "Compare");
   const chosen = new Set();
@@ -37,7 +37,7 @@ export async function runs(page) {
     compare.disabled = chosen.size < 2;
   };
   compare.addEventListener("click", () => {
-    location.hash = `#/compare/${[...chosen].map(encodeURIComponent).join(",")}`;
+    location.hash = `#/compare?${new URLSearchParams([...chosen].map((name) => ["run", name]))}`;
   });
   const rows = lines.map((line) => ({
     open: line.problem ? null : link(line.name),
@@ -53,8 +53,7 @@ export async function runs(page) {
       time(line.started_at_s),
     ],
   }));
-  fill(
-    page,
+  show(
     el("header", {}, el("h1", {}, "Runs"), compare),
     lines.length
       ? table(["", "run", "environment", "state", "#score", "#updates", "#steps", "#lag", "started"], rows)
@@ -62,12 +61,13 @@ export async function runs(page) {
   );
 }
 
-export async function compare(page, names) {
+export async function compare(show, names) {
   const answers = await Promise.all(names.map((name) => ask(of(name, "/curves"))));
   const shared = inOrder(Object.keys(answers[0].curves)).filter((name) => answers.every((answer) => name in answer.curves));
   const plots = el("div", { class: "plots" });
   const over = axisChoice(() => draw());
-  fill(page, el("header", {}, el("h1", {}, "Comparison"), over), plots);
+  const none = shared.length ? null : el("p", { class: "lead" }, "These runs have no curve in common: one of them trained nothing yet.");
+  show(el("header", {}, el("h1", {}, "Comparison"), over), none, plots);
   const charts = shared.map((name) => [name, figure(name.replaceAll("_", " "), answers[0].meanings[name] ?? "")]);
   plots.append(...charts.map(([, each]) => each.figure));
   function draw() {
@@ -156,17 +156,18 @@ function objectives(moment) {
   return el("section", { class: "wide" }, el("h2", {}, "Objectives"), table(heads, rows));
 }
 
-export async function overview(page, run) {
+export async function overview(show, run) {
   const [facts, answer, first] = await Promise.all([ask(of(run)), ask(of(run, "/curves")), ask(of(run, "/moment"))]);
   let curves = answer.curves;
   let updates = answer.updates;
   let moment = first;
   const over = axisChoice(() => draw());
+  const lost = el("p", { class: "lead", role: "status" });
   const live = el("div");
   const plots = el("div", { class: "plots" });
   const flow = el("div", { class: "plots" });
-  const below = el("div");
-  fill(page, ...headline(facts), live, el("p", {}, over), plots, flow, below);
+  const goals = el("div");
+  show(...headline(facts), lost, live, el("p", {}, over), plots, flow, goals, processes(facts), runFile(facts));
   const charts = new Map();
 
   function chartFor(name, title, caption) {
@@ -178,9 +179,9 @@ export async function overview(page, run) {
     return charts.get(name);
   }
 
-  function show(line) {
+  function showMoment(line) {
     fill(live, diagnosis(moment), el("div", { class: "cards" }, cardsOf(line, moment)));
-    fill(below, objectives(moment), processes(facts), runFile(facts));
+    fill(goals, objectives(moment));
   }
 
   function draw() {
@@ -228,17 +229,25 @@ export async function overview(page, run) {
     drawLines(stages.chart, lines(found.stages_s), { xLabel });
   }
 
-  show(facts.line);
+  showMoment(facts.line);
   draw();
   drawFlowOfWork().catch((error) => fill(flow, el("p", { class: "lead" }, error.message)));
   if (facts.line.state !== "running") return () => {};
 
   const stream = new EventSource(`/api/${of(run, "/live")}`);
   let lastAsked = performance.now();
+  stream.onerror = () => {
+    const then = time(moment.at_s);
+    lost.textContent =
+      stream.readyState === EventSource.CLOSED
+        ? `This page is not updated any more, its figures are of ${then}: reload it.`
+        : `The server does not answer, the figures are of ${then}. The page goes on when it does.`;
+  };
   stream.onmessage = async (event) => {
     const now = JSON.parse(event.data);
     moment = now.moment;
-    show(now.line);
+    lost.textContent = "";
+    showMoment(now.line);
     if (now.line.state !== "running") {
       stream.close();
       window.dispatchEvent(new Event("hashchange")); // the page of a run that ended
@@ -311,7 +320,7 @@ function pages(newer, older) {
   return el("div", { class: "pages" }, button("← newest", "p", newer), button("older →", "n", older));
 }
 
-export async function trajectories(page, run, query) {
+export async function trajectories(show, run, query) {
   const rows = await ask(of(run, `/trajectories?${query}`));
   const here = link(run, "/trajectories");
   const lines = rows.map((row) => ({
@@ -333,8 +342,7 @@ export async function trajectories(page, run, query) {
   const newest = new URLSearchParams(query);
   newest.delete("before");
   const heads = ["trajectory", "state", "#reward", "#tokens or steps", "#lag", "#age", "trained from", "bin", "started"];
-  fill(
-    page,
+  show(
     el("header", {}, el("h1", {}, "Trajectories"), el("span", { class: "brand" }, run)),
     filterForm(query, (wanted) => (location.hash = `${here}?${wanted}`)),
     rows.length ? table(heads, lines) : el("p", { class: "lead" }, "No trajectory fits the filter."),
@@ -342,7 +350,7 @@ export async function trajectories(page, run, query) {
   );
 }
 
-export async function trajectory(page, run, id) {
+export async function trajectory(show, run, id) {
   const found = await ask(of(run, `/trajectories/${encodeURIComponent(id)}`));
   const facts = [
     ["outcome", found.sentence],
@@ -358,8 +366,7 @@ export async function trajectory(page, run, id) {
   const list = el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
   const words = el("div", { class: "words" }, found.completion || "");
   const legend = el("p", { class: "legend" });
-  fill(
-    page,
+  show(
     el("header", {}, el("h1", {}, id), pill(found.state === "dropped" ? "bad" : "good", found.state)),
     el("section", { class: "wide" }, list),
     stages(found.stages),
@@ -448,7 +455,7 @@ function group(run, rows, id) {
   return table(["trajectory", "state", "#reward", "#tokens", "#lag"], lines);
 }
 
-export async function versions(page, run, query) {
+export async function versions(show, run, query) {
   const [updates, moment] = await Promise.all([ask(of(run, `/versions?${query}`)), ask(of(run, "/moment"))]);
   const here = link(run, "/versions");
   const rows = updates.map((update) => ({
@@ -465,8 +472,7 @@ export async function versions(page, run, query) {
   }));
   const heads = ["trained from", "#makes step", "#trajectories", "#tokens or steps", "#mean reward", "#max lag", ""];
   const older = updates.length === 100 ? `${here}?before=${updates.at(-1).step}` : null;
-  fill(
-    page,
+  show(
     el("header", {}, el("h1", {}, "Versions"), el("span", { class: "brand" }, run)),
     rows.length ? table(heads, rows) : el("p", { class: "lead" }, "Nothing was trained yet."),
     pages(query.has("before") ? here : null, older),
