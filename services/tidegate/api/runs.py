@@ -33,7 +33,7 @@ class Run:
             NotFoundError: no run wrote there.
             ConfigError: it is a run in a cluster, whose files are in its pods.
         """
-        self.folder: Path = find_folder(None if folder is None else Path(folder))
+        self.folder: Path = find_folder(None if folder is None else Path(folder).expanduser())
         record = require_local(
             read_record(self.folder), otherwise="use the commands of tidegate in admission's pod"
         )

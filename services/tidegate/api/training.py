@@ -13,8 +13,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import date
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, TypeAlias, cast
 
 import yaml
 
@@ -109,7 +110,7 @@ def _train(
     sets = [f"{key}={_text(value)}" for key, value in overrides.items()]
     with _as_path(run_file) as path:
         plan = read_run_file(path, sets)
-        where = default_folder(plan) if folder is None else Path(folder)
+        where = default_folder(plan) if folder is None else Path(folder).expanduser()
         events = RunEvents(where, since_s=time.time())  # a run that is resumed has updates of before
         summary_before = _written_at(where)
         arguments = [str(path), "--dir", str(where), "--headless"]
@@ -182,19 +183,44 @@ def _read(stream: IO[str], lines: deque[str]) -> None:
 
 @contextmanager
 def _as_path(run_file: RunFileLike) -> Generator[Path]:
-    """The path of a run file; its content is written to a temporary one."""
+    """The path of a run file; its content is written to a temporary one, whose files are in the working directory."""
     if not isinstance(run_file, Mapping):
-        yield Path(run_file)
+        yield Path(run_file).expanduser()
         return
+    document = {**_plain(run_file), "files_dir": os.path.abspath(run_file.get("files_dir") or os.curdir)}
     with tempfile.TemporaryDirectory(prefix="tidegate-run-") as folder:
         path = Path(folder) / "run.yaml"
-        path.write_text(yaml.safe_dump(dict(run_file), sort_keys=False), encoding="utf-8")
+        path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
         yield path
 
 
 def _text(value: object) -> str:
     """A value as YAML has it on one line, which is how ``--set`` reads it."""
-    return yaml.safe_dump(value, default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+    return yaml.safe_dump(_plain(value), default_flow_style=True, width=10**6).removesuffix("...\n").strip()
+
+
+def _plain(value: Any) -> Any:
+    """A value of a run file with the types of YAML; of numbers and arrays of numpy and torch their content.
+
+    Raises:
+        ConfigError: there is no such value in a run file.
+    """
+    if isinstance(value, Mapping):
+        fields = cast("Mapping[object, Any]", value)
+        return {str(name): _plain(each) for name, each in fields.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in cast("Sequence[Any]", value)]
+    if isinstance(value, os.PathLike):
+        return os.fspath(cast("os.PathLike[str]", value))
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if value is None or isinstance(value, str | int | float | date):
+        return value
+    raise ConfigError(
+        f"{str(value)[:80]!r} is no value of a run file",
+        why=f"it is {type(value).__name__}",
+        fix="give a text, a number, a path, a list or a mapping",
+    )
 
 
 def _written_at(folder: Path) -> int | None:

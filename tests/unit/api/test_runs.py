@@ -3,7 +3,14 @@ from pathlib import Path
 import pytest
 
 import tidegate
-from tests.unit.cli.run_folder import LINEAGE, id_of, write_accounting, write_run, write_samples
+from tests.unit.cli.run_folder import (
+    LINEAGE,
+    id_of,
+    write_accounting,
+    write_run,
+    write_samples,
+    write_text_run,
+)
 from tests.unit.cli.ui.completions import LOGPROBS, TOKENS, write_completions
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.ids import PolicyVersion, RunId
@@ -20,6 +27,12 @@ def test_updates_and_metrics_are_the_step_log(tmp_path: Path) -> None:
     assert metrics.column("mean_return").to_pylist() == [0.0, 100.0, 200.0]
     assert metrics.column("by_lag").to_pylist() == ['{"0":2}', '{"1":2}', '{"2":2}']
     assert metrics.column("mean_reward").null_count == 3
+    assert str(metrics.schema.field("mean_reward").type) == "double", "a number of other runs"
+
+
+def test_metric_of_an_own_objective_takes_the_place_of_no_fact(tmp_path: Path) -> None:
+    write_text_run(tmp_path, updates=2, metrics={"step": 7.0})
+    assert tidegate.Run(tmp_path).metrics().column("step").to_pylist() == [1, 2]
 
 
 def test_trajectories_are_those_that_ended_and_the_ledger_all(tmp_path: Path) -> None:
@@ -34,6 +47,8 @@ def test_trajectories_are_those_that_ended_and_the_ledger_all(tmp_path: Path) ->
     rows = list(reading.rows(tmp_path / "trajectory_store" / "ledger.sqlite"))
     assert ledger.column("trajectory_id").to_pylist() == [row.trajectory_id for row in rows]
     assert ledger.column("trained_at").to_pylist()[:3] == ["0-aaaa@0", "0-aaaa@0", "0-aaaa@1"]
+    types = {name: str(ledger.schema.field(name).type) for name in ("reward", "span", "trained_at")}
+    assert types == {"reward": "double", "span": "int64", "trained_at": "string"}, "no row has a reward"
 
 
 def test_tokens_come_with_the_table_where_they_are_asked_for(tmp_path: Path) -> None:
