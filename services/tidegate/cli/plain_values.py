@@ -3,6 +3,7 @@
 Measured: 0.46 CPU-seconds, on a busy machine, before `tidegate up` forks for the first time.
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,14 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
+def _path(text: str) -> Path:
+    """Of ``--dir=~/runs/a`` too, where a shell leaves the ``~`` and a folder of that name would be made."""
+    return Path(os.path.expanduser(text))
+
+
 _CONVERSIONS: dict[object, Callable[[Any], Any]] = {
     str: str,
-    Path: Path,
+    Path: _path,
     list[str]: str,
     bool: _as_it_is,
 }

@@ -52,7 +52,7 @@ def pretrained_folder(path: str, *, cache_dir: Path | None = None) -> Path:
             "policy.kind transformers needs policy.path",
             fix="set it to the folder of a pretrained model, or to smollm2",
         )
-    return make_smollm2_folder(cache_dir or CACHE_DIR) if path == SMOLLM2 else Path(path)
+    return make_smollm2_folder(cache_dir or CACHE_DIR) if path == SMOLLM2 else Path(path).expanduser()
 
 
 def check_folder(folder: Path) -> None:

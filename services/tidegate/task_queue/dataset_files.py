@@ -5,6 +5,7 @@ disk (``Dataset.save_to_disk``: ``state.json`` names the files, each an Arrow st
 such folder a split, named in ``dataset_dict.json``). Memory is bounded by one piece, not by the dataset.
 """
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -91,9 +92,16 @@ def _json_lines(file: Path) -> Iterator[SourceRow]:
         number = 0
         while line := lines.readline(_LINE_BYTES_MAX):
             number += 1
+            if number == 1:
+                line = line.removeprefix(BOM_UTF8)
             if not line.strip():
                 continue
             where = f"line {number} of {file}"
+            if len(line) == _LINE_BYTES_MAX:
+                raise ConfigError(
+                    f"{where} has {_LINE_BYTES_MAX:,} bytes or more",
+                    fix="write each object on a line of its own, and leave long values out",
+                )
             try:
                 yield SourceRow(where, decoder.decode(line))
             except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -11,6 +11,7 @@ import pytest
 
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.prompt_sources import DatasetConfig
+from tidegate.task_queue import dataset_files
 from tidegate.task_queue.dataset import ROW_BYTES_MAX, Prompt, open_dataset
 from tidegate.task_queue.dataset_import import import_dataset
 
@@ -188,6 +189,19 @@ def test_bad_rows_are_named_with_what_to_do(
     path = write_jsonl(tmp_path / "a.jsonl", rows)
     with pytest.raises(ConfigError, match=message):
         imported(tmp_path, path=str(path), **settings)
+
+
+def test_lines_of_windows_with_a_byte_order_mark_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + b"".join(json.dumps(row).encode() + b"\r\n" for row in ROWS))
+    assert plain(imported(tmp_path, path=str(path))) == expected(ROWS)
+
+
+def test_line_without_an_end_is_named_as_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dataset_files, "_LINE_BYTES_MAX", 128)
+    path = write_jsonl(tmp_path / "a.jsonl", [ROWS[0], {"prompt": "x" * 128}])
+    with pytest.raises(ConfigError, match=r"line 2 of .* 128 bytes or more"):
+        imported(tmp_path, path=str(path))
 
 
 def test_ids_of_a_column_can_be_left_aside(tmp_path: Path) -> None:

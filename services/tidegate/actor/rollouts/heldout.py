@@ -1,5 +1,6 @@
 """The held-out problems of a run, and their evaluation under one policy."""
 
+from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def read_problems(path: Path, *, num_max: int) -> list[HeldOutProblem]:
         ConfigError: the file is missing, empty, or a row is no problem; the message names the row.
     """
     try:
-        lines = [line for line in path.read_bytes().splitlines() if line.strip()]
+        lines = [line for line in path.read_bytes().removeprefix(BOM_UTF8).splitlines() if line.strip()]
     except OSError as error:
         raise ConfigError(
             f"There are no held-out problems in {path.name}",

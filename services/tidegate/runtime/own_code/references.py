@@ -105,7 +105,8 @@ def find_file(path: str, *, folder: str) -> Path:
 
 
 def find_path(path: str, *, folder: str) -> Path:
-    """A file or folder beside the run file, else where a relative path leads from the working directory."""
+    """A file or folder beside the run file, else where a path leads from the working directory; ``~`` is home."""
+    path = os.path.expanduser(path)
     beside = Path(folder) / path
     return beside if folder and beside.exists() else Path(path)
 
