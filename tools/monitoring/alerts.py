@@ -141,7 +141,7 @@ def burn_alerts(period: Period) -> list[Alert]:
 
 def other_alerts(period: Period) -> list[Alert]:
     """Conditions that are wrong without an objective, and failures of the monitoring itself."""
-    long = period.window(1 / 72)
+    long, seen = period.window(1 / 72), period.window(1 / 4)
     # Also shortly after a pause: the window still holds it.
     paused = f"max by ({OF_RUN}) (max_over_time({selected(admission_stats.PAUSED.metric)}[{long}])) > 0"
     bad = selected(names.METRIC_SLO_EVENTS, of_slo("lag_max"), f'{label(names.ATTR_SLO_RESULT)}="bad"')
@@ -240,12 +240,17 @@ def other_alerts(period: Period) -> list[Alert]:
         Alert(
             name="TidegateTelemetryLost",
             severity="page",
-            expr=f"(group by ({OF_RUN}) ({monitored} offset {long})"
+            # While others report, also after a drain: admission found no other node. Where all are silent,
+            # a drain tells a run that ended from one that is lost.
+            expr=f"(group by ({OF_RUN}) (last_over_time({monitored}[{seen}]))"
+            f" and group by ({OF_RUN}) ({selected(names.METRIC_DRAINING)})"
+            f" unless group by ({OF_RUN}) ({monitored}))"
+            f" or (group by ({OF_RUN}) ({monitored} offset {long})"
             f" unless group by ({OF_RUN}) ({monitored})"
             f" unless group by ({OF_RUN}) (max_over_time({draining}[{long}]) > 0))",
             summary=f"{OF_WHICH}: admission no longer exports metrics, so no objective is monitored",
             meaning="Admission, the collector or the connection between them is down. Training continues with"
-            " the last limits, and a breach raises no alert. Draining runs are excluded.",
+            " the last limits, and a breach raises no alert. A run whose services have all drained is excluded.",
             confirm=(
                 "`kubectl get pods -l 'app.kubernetes.io/component in (admission, collector)'`.",
                 "`tidegate slo` asks admission itself.",

@@ -5,7 +5,7 @@ from tidegate.catalogue import gpu as gpu_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process as process_stats
 from tidegate.catalogue.telemetry import ATTR_GPU
-from tools.monitoring.cluster_alerts import OF_RELEASE, RUN_OF_RELEASE, of_objects
+from tools.monitoring.cluster_alerts import CLAIMS, OF_RELEASE, RUN_OF_RELEASE, of_objects
 from tools.monitoring.panels import Board, Panel, Query, Row
 from tools.monitoring.prometheus_names import label
 from tools.monitoring.queries import CAUSE, CHOSEN, RANGE, one, rate
@@ -33,7 +33,7 @@ def gpu(name: str) -> str:
 
 def volume(kind: str) -> str:
     """Bytes of each volume of a run."""
-    series = of_objects(f"kubelet_volume_stats_{kind}_bytes", "persistentvolumeclaim", prefix="data-")
+    series = of_objects(f"kubelet_volume_stats_{kind}_bytes", "persistentvolumeclaim", prefix=CLAIMS)
     return f"max by ({OF_RELEASE}, persistentvolumeclaim) ({series})"
 
 

@@ -16,6 +16,8 @@ from tools.monitoring.prometheus_names import label, metric
 from tools.monitoring.slo_rules import NAMESPACE, OF_RUN, RUN, Period, Rule, selected
 
 COMPONENTS = "|".join([*(service.replace("_", "-") for service in SERVICES), "nats", "collector"])
+# A StatefulSet's claim begins with the name of its volume, a JobSet's ends with it. RE2 does not number this group.
+CLAIMS = "(?:data-)?"
 RUN_OF_RELEASE = "tidegate:run_of_release:info"
 OF_RELEASE = f"{NAMESPACE}, release"
 # Of the volume. A page leaves time to act: streams and payloads fill a percent within minutes.
@@ -216,7 +218,7 @@ def _kubernetes_failing(long: str) -> Alert:
 def _volume(severity: str, free: float) -> Alert:
     available, capacity = (
         f"min by ({OF_RELEASE}, persistentvolumeclaim)"
-        f" ({of_objects(f'kubelet_volume_stats_{kind}_bytes', 'persistentvolumeclaim', prefix='data-')})"
+        f" ({of_objects(f'kubelet_volume_stats_{kind}_bytes', 'persistentvolumeclaim', prefix=CLAIMS)})"
         for kind in ("available", "capacity")
     )
     return Alert(
