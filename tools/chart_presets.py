@@ -96,7 +96,7 @@ learner:
     - {TOLERATED}
 actor:
   gpu: {pods.actor.gpus}
-{_resources(pods.actor.memory_gib, cpus=CPUS_PER_GPU * pods.actor.gpus)}
+{_resources(pods.actor.memory_gib, cpus=CPUS_PER_GPU * pods.actor.gpus, disk_gib=pods.actor.disk_gib)}
   sharedMemory: {pods.actor.shared_memory_gib}Gi
   scratch: {{size: {pods.actor.disk_gib}Gi}}{ON_SPOT if preset.spot else ""}
   tolerations:
@@ -169,9 +169,11 @@ def _run(preset: Preset, answer: GpuPlan, pods: RunPods) -> str:
     language_model: {{minibatches: 1, learning_rate: 2.0e-5}}"""
 
 
-def _resources(memory_gib: int, *, cpus: int) -> str:
+def _resources(memory_gib: int, *, cpus: int, disk_gib: int = 0) -> str:
+    """``disk_gib``: of the node itself, which the scheduler does not know from the size of a pod's scratch."""
     memory = f"memory: {memory_gib}Gi"
-    return f'  resources: {{requests: {{cpu: "{cpus}", {memory}}}, limits: {{{memory}}}}}'
+    disk = f", ephemeral-storage: {disk_gib}Gi" if disk_gib else ""
+    return f'  resources: {{requests: {{cpu: "{cpus}", {memory}{disk}}}, limits: {{{memory}}}}}'
 
 
 def main() -> int:

@@ -103,8 +103,11 @@ def test_volumes_hold_what_the_run_keeps(preset: str) -> None:
     ):
         (claim,) = named(objects, "StatefulSet", name)["spec"]["volumeClaimTemplates"]
         assert gib(claim["spec"]["resources"]["requests"]["storage"]) * GIB > needed * 1.05
-    (data,) = (each for each in own_pods(objects)["actor"]["spec"]["volumes"] if each["name"] == "data")
+    actor = own_pods(objects)["actor"]
+    (data,) = (each for each in actor["spec"]["volumes"] if each["name"] == "data")
     assert gib(data["emptyDir"]["sizeLimit"]) * GIB > answer.disk.actor_folders * 1.05
+    requested = containers(actor)[0]["resources"]["requests"]["ephemeral-storage"]
+    assert requested == data["emptyDir"]["sizeLimit"], "else a node with less disk evicts it later"
 
 
 def test_pods_have_the_time_for_an_update_and_a_checkpoint(preset: str) -> None:
