@@ -54,11 +54,16 @@ BASE: Values = {
 }
 COMPONENTS: dict[str, Values] = {
     "gpu": {"actor.gpu": 1, "learner.gpu": 1},
-    "keda": {"keda.enabled": True, "run.admission.scaling.mode": "external"},
+    "keda": {
+        "keda.enabled": True,
+        "run.admission.scaling.mode": "external",
+        "networkPolicy.scalerFrom": {"kubernetes.io/metadata.name": "keda"},
+    },
     "kueue": {"kueue.queueName": "tidegate"},
     "monitoring": {
         "collector.mode": "builtin",
         "metrics.serviceMonitor.enabled": True,
+        "networkPolicy.metricsFrom": {"kubernetes.io/metadata.name": "monitoring"},
         # An overlay may change namespace and run, which rules of a release would have in their text.
         "rules.enabled": True,
         "rules.scope": "cluster",
@@ -83,7 +88,7 @@ COMPONENTS: dict[str, Values] = {
     },
 }
 # What two components need of each other: laid over both of them.
-PAIRS = {"monitoring-netpol": ("monitoring", "netpol")}
+PAIRS = {"monitoring-netpol": ("monitoring", "netpol"), "keda-netpol": ("keda", "netpol")}
 OVERLAYS = {
     "kind-cpu": Overlay("one-node-cpu"),
     "gpu-single": Overlay("single-gpu", ("netpol",)),

@@ -48,6 +48,8 @@ EVERYTHING: dict[str, Any] = {
     "run.admission.scaling.mode": "external",
     "priorityClasses.create": True,
     "metrics.serviceMonitor.enabled": True,
+    "networkPolicy.metricsFrom": {"name": "monitoring"},
+    "networkPolicy.scalerFrom": {"name": "keda"},
 }
 
 NOT_PACKAGED = "is packaged for Linux on x86-64 only; elsewhere it must be on the PATH"

@@ -227,6 +227,9 @@ def test_nodes_of_a_group_reach_each_other_and_nothing_else() -> None:
     assert policy["egress"] == [{"to": among}]
     (expression,) = policy["podSelector"]["matchExpressions"]
     assert expression["values"] == ["actor", "actor-worker"]
+    loaded = {**GROUP, "model.url": "https://hub/it", "model.claim": "hub", "run.policy.path": "/models/base"}
+    policy = named(render(values=loaded), "NetworkPolicy", "t-actor-group")["spec"]
+    assert policy["egress"] == [{"to": among}, {"ports": [{"port": 443}]}]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from tests.chart.rendering import CHART, Manifest, named, needs_helm, of_kind, r
 MONITORED = {
     "collector.mode": "builtin",
     "metrics.serviceMonitor.enabled": True,
+    "networkPolicy.metricsFrom": {"name": "monitoring"},
     "rules.enabled": True,
     "dashboards.enabled": True,
 }

@@ -141,6 +141,8 @@ def test_only_admission_and_the_credentials_job_reach_the_api_server() -> None:
     assert beyond_the_release(limited, "admission") == [
         {"ports": API_SERVER, "to": [{"ipBlock": {"cidr": "10.0.0.1/32"}}]}
     ]
+    elsewhere = render(values={"networkPolicy.apiServerPorts": [8443]})
+    assert beyond_the_release(elsewhere, "admission") == [{"ports": [{"port": 8443}]}]
     apart = render(values={"admission.kubernetes.enabled": False})
     assert beyond_the_release(apart, "admission") == []
 
@@ -186,6 +188,28 @@ def test_brokers_outside_are_reached_at_their_addresses_only() -> None:
     for service in SERVICES:
         outside = [rule for rule in beyond_the_release(objects, service) if rule["ports"] != API_SERVER]
         assert outside == [{"to": [{"ipBlock": {"cidr": "10.1.2.3/32"}}], "ports": [{"port": 4222}]}]
+
+
+def test_what_the_run_file_names_outside_of_the_release_is_reached() -> None:
+    values: dict[str, Any] = {
+        "nats.mode": "external",
+        "nats.url": "wss://nats.example",  # without a port
+        "nats.auth.existingSecret": "mine",
+        "run.telemetry.otlp_endpoint": "otel.example:14317",
+        "run.actor": {"engine": "vllm", "server": {"url": "http://vllm.inference:8000/v1"}},
+    }
+
+    def ports(component: str) -> set[int]:
+        return {
+            each["port"]
+            for rule in beyond_the_release(render(values=values), component)
+            for each in rule["ports"]
+        }
+
+    assert ports("actor") == {443, 14317, 8000}
+    assert ports("learner") == {443, 14317}
+    values["run.actor"]["server"]["url"] = "http://127.0.0.1:8000"  # in its own pod
+    assert ports("actor") == {443, 14317}
 
 
 def test_policies_can_be_disabled() -> None:

@@ -27,17 +27,65 @@ from tidegate.core.certificates import parse_request
 from tidegate.core.distributions import parse_duration
 
 pytestmark = [pytest.mark.chart, needs_helm]
-KEDA = {"keda.enabled": True, "run.admission.scaling.mode": "external"}
+KEDA = {
+    "keda.enabled": True,
+    "run.admission.scaling.mode": "external",
+    "networkPolicy.scalerFrom": {"name": "keda"},
+}
 
 
 def test_autoscaler_asks_admission_and_never_shares_the_actors() -> None:
-    scaled = named(render(values=KEDA), "ScaledObject", "t-actor")["spec"]
+    objects = render(values=KEDA)
+    assert not of_kind(objects, "TriggerAuthentication")
+    scaled = named(objects, "ScaledObject", "t-actor")["spec"]
     assert scaled["triggers"][0]["metadata"]["scalerAddress"] == "t-admission.space:7700"
     assert "fallback" not in scaled  # while admission is away the number stays
     metrics = [{"type": "External", "external": {"metric": {"name": "tidegate_actors_wanted"}}}]
     hpa = {"hpa.enabled": True, "hpa.metrics": metrics}
     target = named(render(values=hpa), "HorizontalPodAutoscaler", "t-actor")["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == ("Deployment", "t-actor")
+
+
+@pytest.mark.parametrize("tls", ["selfSigned", "certManager"])
+def test_autoscaler_has_a_certificate_where_admission_asks_for_one(tls: str) -> None:
+    objects = render(values={**KEDA, f"tls.{tls}.enabled": True})
+    (trigger,) = named(objects, "ScaledObject", "t-actor")["spec"]["triggers"]
+    spec = named(objects, "TriggerAuthentication", trigger["authenticationRef"]["name"])["spec"]
+    given = {each["parameter"]: (each["name"], each["key"]) for each in spec["secretTargetRef"]}
+    secret = "t-scaler-tls"
+    assert given == {
+        "caCert": (secret, "ca.crt"),
+        "tlsClientCert": (secret, "tls.crt"),
+        "tlsClientKey": (secret, "tls.key"),
+    }
+    if tls == "selfSigned":
+        made = [containers(pod)[0]["args"] for _, pod in pods(objects) if component(pod) == "certificates"]
+        assert all(any(f"--certificate={secret}=scaler," in each for each in arguments) for arguments in made)
+        assert len(made) == 2
+    else:
+        assert named(objects, "Certificate", secret)["spec"]["secretName"] == secret
+
+
+CHANGED_LATER: list[dict[str, Any]] = [
+    {"podDefaults.tolerations": [{"key": "a", "operator": "Exists"}]},
+    {"commonLabels": {"team": "rl"}},
+    {"commonEnv": [{"name": "A", "value": "1"}], "imagePullSecrets": [{"name": "mine"}]},
+]
+
+
+@pytest.mark.parametrize("changed", CHANGED_LATER, ids=json.dumps)
+def test_job_whose_pod_an_upgrade_changes_is_another_job(changed: dict[str, Any]) -> None:
+    """Kubernetes refuses another pod under the same name, and with it the whole upgrade."""
+    options = {"doctor.enabled": True, "doctor.when": "install", "tls.selfSigned.enabled": True}
+
+    def jobs(values: dict[str, Any]) -> dict[str, Manifest]:
+        rendered = of_kind(render(values=values), "Job")
+        kept = [each for each in rendered if "helm.sh/hook" not in each["metadata"].get("annotations", {})]
+        return {each["metadata"]["name"]: each["spec"]["template"] for each in kept}
+
+    before, after = jobs(options), jobs(options | changed)
+    assert len(before) == len(after) == 4
+    assert {name for name in before.keys() & after.keys() if before[name] != after[name]} == set()
 
 
 @pytest.mark.parametrize(
@@ -82,10 +130,11 @@ def test_two_releases_of_one_namespace_share_no_name() -> None:
 
 def test_names_fit_however_long_the_release_is() -> None:
     release = "r" * 53  # Helm's own limit
-    objects = render(values=EVERYTHING, release=release)
+    objects = render(values=EVERYTHING, release=release, namespace="n" * 63)
+    assert len({(each["kind"], each["metadata"]["name"]) for each in objects}) == len(objects)
     for each in objects:
         name = each["metadata"]["name"]
-        assert len(name) <= 63, name
+        assert len(name) <= (253 if each["kind"] == "PriorityClass" else 63), name
         # A StatefulSet's pods add a number and a revision's hash in a label.
         if each["kind"] == "StatefulSet":
             assert len(name) <= 52, name
@@ -114,14 +163,15 @@ def test_selectors_hold_only_what_never_changes() -> None:
 def test_pods_receive_the_addresses_of_all_services(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from tidegate.launch.cluster import read_cluster
 
-    data = named(render(release="Big.Run".lower()), "ConfigMap", "big.run-run")["data"]
+    named_apart = render(values={"fullnameOverride": "big-run"}, release="big.run")
+    data = named(named_apart, "ConfigMap", "big-run-run")["data"]
     for name, text in data.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.setenv("TIDEGATE_BROKER_USER", "actor")
     record = read_cluster(tmp_path)
     assert record.run_id == "cartpole-big-run"
-    assert record.broker.url == "nats://big.run-nats:4222"
-    assert record.addresses["trajectory_store"] == ["big.run-trajectory-store:7700"]
+    assert record.broker.url == "nats://big-run-nats:4222"
+    assert record.addresses["trajectory_store"] == ["big-run-trajectory-store:7700"]
     assert "actor" not in record.addresses
 
 

@@ -94,6 +94,8 @@ def test_no_choice_of_a_setting_is_a_word_that_yaml_reads_as_true_or_false() -> 
         ({"task_queue": {}}, "'task_queue' not allowed"),
         ({"images.tag": "latest"}, "/images/tag"),
         ({"nats.replicas": 2}, "/nats/replicas"),
+        ({"nats.preStopSleepSeconds": 5}, "'preStopSleepSeconds' not allowed"),
+        ({"collector.startupBudgetSeconds": 900}, "'startupBudgetSeconds' not allowed"),
         ({"nats.durability": "none"}, "/nats/durability"),
         ({"nats.url": "nats.example:4222"}, "/nats/url"),
         ({"nats.auth.password": "in a file"}, "'password' not allowed"),

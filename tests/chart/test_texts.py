@@ -117,6 +117,7 @@ def test_monitors_carry_the_labels_that_prometheus_selects_by() -> None:
     values = {
         "collector.mode": "builtin",
         "metrics.serviceMonitor": {"enabled": True, "labels": labels},
+        "networkPolicy.metricsFrom": {"name": "monitoring"},
         "rules": {"enabled": True, "labels": labels},
     }
     objects = render(values=values)

@@ -6,7 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.chart.rendering import CHART, CRD_APIS, ROOT, needs_helm, refusal, render, run_values
+from tests.chart.rendering import (
+    CHART,
+    CRD_APIS,
+    ROOT,
+    helm_arguments,
+    needs_helm,
+    refusal,
+    render,
+    run,
+    run_values,
+)
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import RunId
 from tidegate.core.scaling import ScalingConfig
@@ -15,7 +25,11 @@ from tidegate.wire.subjects import MIB, Topology
 
 pytestmark = [pytest.mark.chart, needs_helm]
 
-KEDA = {"keda.enabled": True, "run.admission.scaling.mode": "external"}
+KEDA = {
+    "keda.enabled": True,
+    "run.admission.scaling.mode": "external",
+    "networkPolicy.scalerFrom": {"name": "keda"},
+}
 HPA = {"hpa.enabled": True, "hpa.metrics": [{"type": "Resource"}]}
 CONTROLLER = {"run.admission.scaling.mode": "controller"}
 # Sum of the streams' limits, for the messages.
@@ -97,6 +111,34 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"run.actor": {"engine": "vllm", "server": {"python": "/vllm/bin/python"}}},
         "is /vllm/bin/python and the image of the actors light, which has no vLLM. Set actor.gpu",
     ),
+    "ranks on parts of a GPU": (
+        {"learner.gpu": 2, "learner.gpuResource": "nvidia.com/mig-3g.40gb"},
+        "learner.gpu is 2 and learner.gpuResource nvidia.com/mig-3g.40gb: parts of a GPU exchange no tensors",
+    ),
+    "a collector that no Prometheus reaches": (
+        {"collector.mode": "builtin", "metrics.serviceMonitor.enabled": True},
+        "metrics.serviceMonitor.enabled and networkPolicy.metricsFrom empty: no Prometheus could reach",
+    ),
+    "an admission that KEDA does not reach": (
+        {**KEDA, "networkPolicy.scalerFrom": {}},
+        "keda.enabled and networkPolicy.scalerFrom empty: KEDA could not ask admission",
+    ),
+    "a receiver of telemetry that nothing uses": (
+        {"collector.endpoint": "otel:4317"},
+        "collector.endpoint is otel:4317 and collector.mode none, which does not use it",
+    ),
+    "a trace store that nothing sends to": (
+        {"collector.tracesEndpoint": "tempo:4317"},
+        "collector.tracesEndpoint is tempo:4317 and collector.mode none: only the built-in collector",
+    ),
+    "a broker that nothing uses": (
+        {"nats.url": "nats://mine:4222"},
+        "nats.url is nats://mine:4222 and nats.mode builtin: it is of a broker of your own",
+    ),
+    "one user of a broker with a user for each service": (
+        {"nats.auth.user": "rl"},
+        "nats.auth.user is rl and nats.mode builtin: it is of a broker of your own",
+    ),
     "controller without a cluster": (
         {**CONTROLLER, "admission.kubernetes.enabled": False},
         "mode is controller and admission.kubernetes.enabled false: admission could not scale the actors",
@@ -127,11 +169,19 @@ def test_all_problems_are_told_at_once() -> None:
         {"run.admission.scaling.min_replicas": 0},
         CONTROLLER,
         {"run.batch_size": 6},
+        {**KEDA, "networkPolicy": {"enabled": False}},
     ],
     ids=json.dumps,
 )
 def test_neighbour_that_can_work_is_accepted(values: dict[str, Any]) -> None:
     assert render(values=values)
+
+
+@pytest.mark.parametrize("release", ["7b-grpo", "big.run"])
+def test_release_whose_services_could_not_be_named_so_is_refused(release: str) -> None:
+    done = run("helm", "template", *helm_arguments(release=release))
+    assert f"the release is named {release}, and so would Services be" in done.stderr
+    assert f"Set fullnameOverride, such as run-{release.replace('.', '-')}" in done.stderr
 
 
 def test_units_of_replay_may_be_more_than_what_runs() -> None:

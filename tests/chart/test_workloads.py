@@ -194,10 +194,14 @@ def test_graphics_card_is_a_limit_and_hidden_from_who_has_none() -> None:
 
 def test_resource_claims_stand_in_for_a_device_plugin() -> None:
     claims = [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]
-    values = {"learner.resourceClaims": claims, "learner.image": "learnerGpu"}
+    values = {"learner.resourceClaims": claims, "learner.gpu": 2, "learner.gpuResource": ""}
     learner = own_pods(render(values=values))["learner"]
     assert learner["spec"]["resourceClaims"] == claims
-    assert containers(learner)[0]["resources"]["claims"] == [{"name": "gpu"}]
+    (container,) = containers(learner)
+    assert container["resources"]["claims"] == [{"name": "gpu"}]
+    assert set(container["resources"]["limits"]) == {"memory"}
+    assert container["image"] == "tidegate-learner-gpu:0.1.0"
+    assert environment(learner)["TIDEGATE_RANKS_IN_POD"] == "2"
 
 
 def test_actors_are_light_unless_their_policy_or_a_card_says_otherwise() -> None:
@@ -231,6 +235,8 @@ def test_learner_of_several_ranks_meets_over_a_headless_service() -> None:
     assert learner["spec"]["serviceName"] == "t-learner-ranks"
     assert ranks["spec"]["clusterIP"] == "None"
     assert ranks["spec"]["publishNotReadyAddresses"] is True
+    # One after the other, the first new pod would wait for ever for ranks of its own version.
+    assert learner["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "100%"}
     container = learner["spec"]["template"]["spec"]["containers"][0]
     assert "command" not in container, "torchrun would offer a store that unpickles"
     environment = {each["name"]: each.get("value") for each in container["env"]}
@@ -275,6 +281,66 @@ def test_spot_actors_are_a_second_deployment() -> None:
 def test_actors_are_replaced_without_a_spare_card() -> None:
     rolling = named(render(), "Deployment", "t-actor")["spec"]["strategy"]["rollingUpdate"]
     assert rolling == {"maxSurge": 0, "maxUnavailable": "25%"}
+
+
+def test_rollout_waits_for_as_long_as_a_pod_may_start() -> None:
+    deadline = {"actor.startupBudgetSeconds": 5400, "actor.strategy.type": "Recreate"}
+    model = {"model.url": "https://hub/it", "model.claim": "hub", "run.policy.path": "/models/base"}
+    objects = render(values={**deadline, **model, "model.deadlineSeconds": 1000})
+    actor, environment = (
+        named(objects, "Deployment", f"t-{name}")["spec"] for name in ("actor", "environment")
+    )
+    assert actor["progressDeadlineSeconds"] == 600 + 5400 + 1000  # the model is loaded before the start
+    assert environment["progressDeadlineSeconds"] == 600 + 2700
+    assert actor["strategy"] == {"type": "Recreate"}, (
+        "Kubernetes refuses settings of a rolling update beside it"
+    )
+
+
+def test_part_of_a_gpu_is_asked_for_by_its_own_resource() -> None:
+    part = "nvidia.com/mig-3g.40gb"
+    values = {"learner.gpu": 1, "learner.gpuResource": part, "actor.gpu": 1}
+    rendered = own_pods(render(values=values))
+    limits = containers(rendered["learner"])[0]["resources"]["limits"]
+    assert (limits[part], "nvidia.com/gpu" in limits) == (1, False)
+    assert environment(rendered["learner"])["TIDEGATE_DEVICE"] == "cuda"
+    assert containers(rendered["actor"])[0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+
+
+def test_every_pod_has_the_user_and_the_variables_of_all() -> None:
+    everywhere = {
+        "podDefaults.podSecurityContext": {"runAsUser": 20001},
+        "commonEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+        "tls.selfSigned.enabled": True,
+        "collector.mode": "builtin",
+    }
+    for name, pod in pods(render(values=everywhere)):
+        assert pod["spec"]["securityContext"]["runAsUser"] == 20001, name
+        assert ("HTTPS_PROXY" in environment(pod)) is (component(pod) not in ("nats", "collector")), name
+
+
+@pytest.mark.parametrize("server", ["nats", "collector"])
+def test_broker_and_collector_take_what_their_sections_accept(server: str) -> None:
+    sidecar, first = {"name": "exporter", "image": "e:1"}, {"name": "wait", "image": "w:1"}
+    own = {
+        "env": [{"name": "A", "value": "1"}],
+        "extraContainers": [sidecar],
+        "initContainers": [first],
+        "podSecurityContext": {"fsGroup": 3},
+        "securityContext": {"runAsUser": 4},
+    }
+    values = {f"{server}.{key}": value for key, value in own.items()}
+    (pod,) = (
+        pod
+        for _, pod in pods(render(values={**values, "collector.mode": "builtin"}))
+        if component(pod) == server
+    )
+    main = pod["spec"]["containers"][0]
+    assert {"name": "A", "value": "1"} in main["env"]
+    assert main["securityContext"]["runAsUser"] == 4
+    assert pod["spec"]["securityContext"]["fsGroup"] == 3
+    assert sidecar in pod["spec"]["containers"]
+    assert pod["spec"]["initContainers"] == [first]
 
 
 def test_settings_for_all_pods_yield_to_a_services_own() -> None:

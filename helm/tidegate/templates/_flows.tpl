@@ -30,6 +30,27 @@ streams: []
 {{- end }}
 {{- end -}}
 
+{{/* host:port of a receiver of telemetry that is no pod of this release; the run's own goes before the collector's. */}}
+{{- define "tidegate.receiverOutside" -}}
+{{- $own := (.Values.run.telemetry | default dict).otlp_endpoint -}}
+{{- if $own -}}{{ $own }}
+{{- else if eq .Values.collector.mode "external" -}}{{ include "tidegate.otlpEndpoint" . }}
+{{- end -}}
+{{- end -}}
+
+{{/* The URL of an inference server that is not in the actor's own pod. */}}
+{{- define "tidegate.serverOutside" -}}
+{{- $server := (.Values.run.actor | default dict).server | default dict -}}
+{{- if and $server.url (not $server.python) (not (regexMatch `^https?://(127\.|localhost[:/]|localhost$|\[::1\])` $server.url)) -}}{{ $server.url }}{{ end -}}
+{{- end -}}
+
+{{/* The port of a URL, or the one of its scheme. */}}
+{{- define "tidegate.urlPort" -}}
+{{- $url := urlParse . -}}
+{{- $ports := dict "nats" "4222" "tls" "4222" "ws" "80" "wss" "443" "http" "80" "https" "443" -}}
+{{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) | default (get $ports $url.scheme) -}}
+{{- end -}}
+
 {{/* Components that connect to the broker and, but for the Job of the streams, send to the collector. */}}
 {{- define "tidegate.speakers" -}}
 {{- $speakers := list "test" "streams" -}}

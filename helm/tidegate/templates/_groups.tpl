@@ -41,6 +41,9 @@ again what another suspends, so a JobSet in a queue stays Kueue's.
 {{- if not ($root.Capabilities.APIVersions.Has "jobset.x-k8s.io/v1alpha2") -}}
 {{- fail "learner.kind JobSet: this cluster has no jobset.x-k8s.io/v1alpha2; install JobSet, or render with --api-versions jobset.x-k8s.io/v1alpha2" -}}
 {{- end -}}
+{{- if semverCompare "<1.28.0-0" $root.Capabilities.KubeVersion.Version -}}
+{{- fail "learner.kind JobSet: the Service of its first rank needs a label that pods have from Kubernetes 1.28 on. Set learner.kind to StatefulSet" -}}
+{{- end -}}
 {{- $template := include "tidegate.groupTemplate" . | fromYaml -}}
 {{- /* A rank that fails starts again in its pod, as in a StatefulSet; one that ends with 0 has finished. */ -}}
 {{- $_ := set $template.spec "restartPolicy" "OnFailure" -}}
@@ -139,5 +142,14 @@ spec:
     - from: [{podSelector: *group}]
   egress:
     - to: [{podSelector: *group}]
+    {{- if $root.Values.model.url }}
+    # The actor's own policy is not that of the other pods, which load the model as well.
+    {{- range $root.Values.networkPolicy.externalEgress }}
+    - to: [{ipBlock: {cidr: {{ .cidr }}}}]
+      ports: [{port: {{ .port }}}]
+    {{- else }}
+    - ports: [{port: {{ include "tidegate.modelPort" $root }}}]
+    {{- end }}
+    {{- end }}
 {{- end }}
 {{- end -}}

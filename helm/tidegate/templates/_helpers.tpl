@@ -94,6 +94,15 @@ imagePullSecrets:
 {{ include "tidegate.podProfiles" dict }}
 {{- end -}}
 
+{{/* The same of a pod of a Job, which has no section of its own. */}}
+{{- define "tidegate.jobSecurity" -}}
+{{ include "tidegate.overridden" (list (include "tidegate.podSecurity" .) .Values.podDefaults.podSecurityContext) }}
+{{- end -}}
+
+{{- define "tidegate.commonEnv" -}}
+{{- with .Values.commonEnv }}{{ toYaml . }}{{ end -}}
+{{- end -}}
+
 {{/* With `arbitraryUser` the cluster chooses the user, as OpenShift does by namespace. */}}
 {{- define "tidegate.podUser" -}}
 runAsNonRoot: true

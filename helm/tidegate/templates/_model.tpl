@@ -86,8 +86,5 @@ model-{{ printf "%s %s" (.Values.model.url | default .Values.model.claim) .Value
 
 {{/* The port of the web server that has the model; empty without one. */}}
 {{- define "tidegate.modelPort" -}}
-{{- with .Values.model.url -}}
-{{- $url := urlParse . -}}
-{{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" $url.host) | default (ternary "443" "80" (eq $url.scheme "https")) -}}
-{{- end -}}
+{{- with .Values.model.url }}{{ include "tidegate.urlPort" . }}{{ end -}}
 {{- end -}}

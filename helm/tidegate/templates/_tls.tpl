@@ -18,6 +18,7 @@ each), or nothing. */}}
 {{- $components := list "test" "streams" -}}
 {{- range $_, $row := include "tidegate.services" . | fromYaml }}{{ $components = append $components $row.name }}{{ end -}}
 {{- if eq .Values.nats.mode "builtin" }}{{ $components = append $components "nats" }}{{ end -}}
+{{- if .Values.keda.enabled }}{{ $components = append $components "scaler" }}{{ end -}}
 {{- join " " ($components | sortAlpha) -}}
 {{- end -}}
 

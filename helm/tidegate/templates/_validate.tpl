@@ -1,8 +1,39 @@
 {{/* Values that are right one by one and wrong together: all sentences at once, before anything is sent. What only the run
 file's types know is checked by the Job in check.yaml. */}}
 {{- define "tidegate.validate" -}}
-{{- $problems := concat (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) (include "tidegate.gpuProblems" . | fromYamlArray) (include "tidegate.modelProblems" . | fromYamlArray) (include "tidegate.groupProblems" . | fromYamlArray) -}}
+{{- $problems := concat (include "tidegate.nameProblems" . | fromYamlArray) (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.flowProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) (include "tidegate.gpuProblems" . | fromYamlArray) (include "tidegate.modelProblems" . | fromYamlArray) (include "tidegate.groupProblems" . | fromYamlArray) -}}
 {{- if $problems }}{{ fail (join "\n" $problems) }}{{ end -}}
+{{- end -}}
+
+{{/* Names of Services, which begin with the release's. */}}
+{{- define "tidegate.nameProblems" -}}
+{{- $problems := list -}}
+{{- $name := include "tidegate.fullname" . -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- $problems = append $problems (printf "the release is named %s, and so would Services be, whose names begin with a letter and have no dots. Set fullnameOverride, such as run-%s" .Release.Name (regexReplaceAll "[^a-z0-9]+" $name "-" | trimSuffix "-")) -}}
+{{- end -}}
+{{- toYaml $problems -}}
+{{- end -}}
+
+{{/* What somebody else connects to, and the policies let nobody reach; and addresses that nothing uses. */}}
+{{- define "tidegate.flowProblems" -}}
+{{- $policy := .Values.networkPolicy -}}{{- $collector := .Values.collector -}}
+{{- $problems := list -}}
+{{- if $policy.enabled -}}
+{{- if and .Values.metrics.serviceMonitor.enabled (eq $collector.mode "builtin") (not $policy.metricsFrom) -}}
+{{- $problems = append $problems "metrics.serviceMonitor.enabled and networkPolicy.metricsFrom empty: no Prometheus could reach the collector, and no alert would fire. Set it to labels of Prometheus' namespace, such as {kubernetes.io/metadata.name: monitoring}" -}}
+{{- end -}}
+{{- if and .Values.keda.enabled (not $policy.scalerFrom) -}}
+{{- $problems = append $problems "keda.enabled and networkPolicy.scalerFrom empty: KEDA could not ask admission, and the actors would keep their number. Set it to labels of KEDA's namespace, such as {kubernetes.io/metadata.name: keda}" -}}
+{{- end -}}
+{{- end -}}
+{{- if and $collector.endpoint (ne $collector.mode "external") -}}
+{{- $problems = append $problems (printf "collector.endpoint is %s and collector.mode %s, which does not use it. Set collector.mode to external, or leave it out" $collector.endpoint $collector.mode) -}}
+{{- end -}}
+{{- if and $collector.tracesEndpoint (ne $collector.mode "builtin") -}}
+{{- $problems = append $problems (printf "collector.tracesEndpoint is %s and collector.mode %s: only the built-in collector sends traces there. Set collector.mode to builtin, or leave it out" $collector.tracesEndpoint $collector.mode) -}}
+{{- end -}}
+{{- toYaml $problems -}}
 {{- end -}}
 
 {{- define "tidegate.brokerProblems" -}}
@@ -18,6 +49,11 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- $given := include "tidegate.bytes" $nats.fileStoreMax | int64 -}}
 {{- if lt $given $needed -}}
 {{- $problems = append $problems (printf "nats.fileStoreMax is %v, and the streams of a run need %d MiB on each server: the broker would refuse to create them. Set it to %dMi or more" $nats.fileStoreMax (div $needed 1048576) (div $needed 1048576)) -}}
+{{- end -}}
+{{- range $key, $value := dict "nats.url" $nats.url "nats.auth.user" $nats.auth.user "nats.tls.existingSecret" $nats.tls.existingSecret -}}
+{{- if $value -}}
+{{- $problems = append $problems (printf "%s is %s and nats.mode builtin: it is of a broker of your own. Set nats.mode to external, or leave it out" $key $value) -}}
+{{- end -}}
 {{- end -}}
 {{- if gt $given (include "tidegate.bytes" $nats.persistence.size | int64) -}}
 {{- $problems = append $problems (printf "nats.fileStoreMax is %v on a volume of %v (nats.persistence.size): the disk would be full before the broker refuses a message. Lower the one or raise the other" $nats.fileStoreMax $nats.persistence.size) -}}
@@ -103,6 +139,9 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- end -}}
 {{- else if not (kindIs "invalid" $learner.suspend) -}}
 {{- $problems = append $problems "learner.suspend is set and learner.kind StatefulSet, which cannot be suspended. Set learner.kind to JobSet, or pause the run (tidegate pause)" -}}
+{{- end -}}
+{{- if and (gt (int $learner.gpu) 1) (contains "/mig-" ($learner.gpuResource | default .Values.podDefaults.gpuResource)) -}}
+{{- $problems = append $problems (printf "learner.gpu is %d and learner.gpuResource %s: parts of a GPU exchange no tensors, as NCCL does not support them. Set learner.gpu to 1" (int $learner.gpu) ($learner.gpuResource | default .Values.podDefaults.gpuResource)) -}}
 {{- end -}}
 {{- range $name := list "actor" "learner" -}}
 {{- $pod := get $.Values $name -}}

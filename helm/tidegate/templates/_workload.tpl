@@ -103,13 +103,20 @@ spec:
   replicas: {{ int $pod.replicas }}
   {{- end }}
   strategy:
-    {{- toYaml $pod.strategy | nindent 4 }}
+    {{- toYaml (ternary (omit $pod.strategy "rollingUpdate") $pod.strategy (eq $pod.strategy.type "Recreate")) | nindent 4 }}
+  # Pods that start within their budget are no failed rollout; ten minutes are for the node and the image.
+  progressDeadlineSeconds: {{ include "tidegate.progressSeconds" (list $root $service $pod) }}
   {{- else }}
   replicas: {{ $replicas }}
   serviceName: {{ ternary (printf "%s-ranks" .name) .name (eq $service "learner") }}
   # No rank is ready before all of them have started; and an ordered upgrade would block on a pod that crashes.
   podManagementPolicy: Parallel
+  {{- if gt $replicas 1 }}
+  # All at once: ranks of two versions refuse each other, so the first new pod would never be ready.
+  updateStrategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 100%}}
+  {{- else }}
   updateStrategy: {type: RollingUpdate}
+  {{- end }}
   {{- if $pod.persistence.enabled }}
   persistentVolumeClaimRetentionPolicy:
     whenDeleted: {{ ternary "Retain" "Delete" $pod.persistence.retain }}
@@ -129,6 +136,13 @@ spec:
   volumeClaimTemplates:
     - {{ include "tidegate.claim" (list $root $row.name $pod.persistence) | nindent 6 | trim }}
   {{- end }}
+{{- end -}}
+
+{{/* How long a pod of a Deployment may take: (list root service pod) */}}
+{{- define "tidegate.progressSeconds" -}}
+{{- $root := index . 0 -}}
+{{- $fills := and (eq (index . 1) "actor") (include "tidegate.modelFilled" $root) -}}
+{{- add 600 (index . 2).startupBudgetSeconds (ternary $root.Values.model.deadlineSeconds 0 (ne (default "" $fills) "")) -}}
 {{- end -}}
 
 {{/* A volume claim named data: (list root component persistence) */}}
@@ -402,8 +416,8 @@ spec:
 
 {{- define "tidegate.resources" -}}
 {{- $resources := deepCopy .resources -}}
-{{- if gt (int .gpu) 0 -}}
-{{- $_ := set $resources "limits" (merge (dict "nvidia.com/gpu" (int .gpu)) ($resources.limits | default dict)) -}}
+{{- if and (gt (int .gpu) 0) .gpuResource -}}
+{{- $_ := set $resources "limits" (merge (dict .gpuResource (int .gpu)) ($resources.limits | default dict)) -}}
 {{- end -}}
 {{- if (.rdma | default dict).resource -}}
 {{- $_ := set $resources "limits" (merge (dict .rdma.resource (int .rdma.count)) ($resources.limits | default dict)) -}}
@@ -447,10 +461,10 @@ topologySpreadConstraints:
 {{- end }}
 {{- end -}}
 
-{{/* PriorityClass names are cluster-wide, so they contain the namespace: (list root "control") */}}
+{{/* PriorityClass names are cluster-wide, so they contain the namespace, and may have 253 letters: (list root "control") */}}
 {{- define "tidegate.priorityClass" -}}
 {{- $root := index . 0 -}}
-{{- printf "%s-%s-%s" $root.Release.Namespace (include "tidegate.fullname" $root) (index . 1) | trunc 63 -}}
+{{- printf "%s-%s-%s" $root.Release.Namespace (include "tidegate.fullname" $root) (index . 1) -}}
 {{- end -}}
 
 {{/* The container's security context of a service: memory that RDMA registers may not be swapped out. */}}
