@@ -13,7 +13,7 @@ from tidegate.actor.engines.port import Rollouts
 from tidegate.actor.in_flight import Finished, InFlightTasks, LeasedTask
 from tidegate.actor.rollouts.outcomes import DroppedTask, failed_task
 from tidegate.actor.rollouts.progress_checkpoints import ProgressCheckpoints
-from tidegate.actor.rollouts.scoring import any_worker
+from tidegate.actor.rollouts.scoring import any_worker, score_all
 from tidegate.actor.state import STAGE_GENERATE, STAGE_SCORE, Provenance, records_of, rewarded
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue.telemetry import (
@@ -33,6 +33,7 @@ from tidegate.catalogue.telemetry import (
     SPAN_SEND_TRAJECTORIES,
     SPAN_TASK_LEASE,
 )
+from tidegate.core.cut_off import as_judged
 from tidegate.core.deliveries import fails_for_good
 from tidegate.core.errors import PayloadTooLargeError, TidegateError
 from tidegate.core.records import StageTiming, Task, Trajectory
@@ -222,11 +223,16 @@ class Publisher:
 
     async def _score(self, task: Task, records: Sequence[Trajectory]) -> list[Trajectory] | DroppedTask:
         started_at_s = self._context.clock.now_s()
-        rewards = await self._environment.score(
-            task.env_id,
+        rewards = await score_all(
+            self._environment,
+            [task.env_id] * len(records),
             [
                 Completion(
-                    record.prompt_id, record.prompt, record.answer, record.completion, record.curriculum_bin
+                    record.prompt_id,
+                    record.prompt,
+                    record.answer,
+                    as_judged(record.completion, finish_reason=record.finish_reason),
+                    record.curriculum_bin,
                 )
                 for record in records
             ],

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from tidegate.core.cut_off import as_judged
 from tidegate.core.errors import RecordError
 from tidegate.core.records import StageTiming, Trajectory
 from tidegate.environment.judgements import LOG_CHARS_MAX, Judgement, VerifierFailed
@@ -14,9 +15,6 @@ from tidegate.environment.tasks.port import Problem, Score
 STAGE_SCORE = "reward.score"
 # The name of a task's own score among the parts of a reward.
 TASK = "task"
-# Appended to a completion that was cut off at its length, so that verifiers distinguish it from one that ended.
-CUT_OFF = "\N{HORIZONTAL ELLIPSIS}"
-FINISHED_BY_LENGTH = "length"
 
 
 class AnsweredProblem(msgspec.Struct, frozen=True):
@@ -67,8 +65,7 @@ def answer_of(record: Trajectory) -> AnsweredProblem:
     problem = Problem(
         prompt_id=record.prompt_id, prompt=record.prompt, answer=record.answer, bin=record.curriculum_bin
     )
-    ending = CUT_OFF if record.finish_reason == FINISHED_BY_LENGTH else ""
-    return AnsweredProblem(problem=problem, completion=record.completion + ending)
+    return AnsweredProblem(problem, as_judged(record.completion, finish_reason=record.finish_reason))
 
 
 def check_group(records: Sequence[Trajectory], *, envs: Collection[str]) -> None:

@@ -26,6 +26,7 @@ from tests.support.service_harness import make_context, running, until
 from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
 from tidegate.catalogue import actor as statistics
+from tidegate.core.cut_off import CUT_OFF
 from tidegate.core.ids import PromptId
 from tidegate.core.records import Sampler
 from tidegate.environment import main as environment_main
@@ -118,8 +119,11 @@ async def test_group_that_no_message_can_hold_is_scored_by_a_call_and_uploaded(
     assert message.headers[HEADER_REFERENCE] == "1"
     records = decode_frame(store.uploads["task-1:scored"])
     assert len(records) == records[0].group_size == 4096
-    assert all(record.reward is not None for record in records)
     assert records[0].stages[-1].stage == "reward.score"
+    for record in records:
+        assert record.reward is not None
+        # The verifier's log shows what it read.
+        assert (record.reward < 1.0 and CUT_OFF in record.verifier_log) == (record.finish_reason == "length")
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

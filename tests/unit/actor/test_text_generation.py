@@ -15,6 +15,7 @@ from tests.unit.actor.support import (
     version,
 )
 from tidegate.actor.engines.port import EngineControl
+from tidegate.core.cut_off import as_judged
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.records import Array, PolicySnapshot, Sampler, Task
 from tidegate.models.char_lm import CharLm, CharLmSpec
@@ -181,7 +182,7 @@ def test_greedy_evaluation_answers_each_prompt_with_the_likeliest_tokens() -> No
         while len(tokens) < 4 and (not tokens or tokens[-1] != 2):
             hidden, _ = model(torch.tensor([encode_prompt(prompt) + tokens]))
             tokens.append(int(model.head(hidden[0, -1]).argmax()))
-        assert completion == decode(tokens)
+        assert completion == as_judged(decode(tokens), finish_reason="stop" if tokens[-1] == 2 else "length")
 
 
 def test_evaluation_keeps_one_version_while_a_newer_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Samp
 from tidegate.actor.engines.refusals import check_sampler
 from tidegate.actor.engines.registry import EngineSetting
 from tidegate.actor.engines.version_marks import VersionMarks
+from tidegate.core.cut_off import as_judged
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import PolicyVersion, TaskId
 from tidegate.core.records import PolicySnapshot, Sampler, Task
@@ -155,7 +156,7 @@ class TextGenerationEngine:
                     raise UnavailableError("The actor is draining", fix="another actor takes the evaluation")
                 generation.step()
             for completion in generation.completions():
-                texts.append(decode(completion.tokens))
+                texts.append(as_judged(decode(completion.tokens), finish_reason=completion.finish_reason))
                 num_tokens += len(completion.tokens)
         return Completed(version=version, completions=texts, num_tokens=num_tokens)
 

@@ -7,6 +7,7 @@ from tidegate.actor.gateway.episodes import AgentEpisode
 from tidegate.actor.gateway.rewards import Reward
 from tidegate.actor.rollouts.scoring import any_worker
 from tidegate.catalogue import gateway as gateway_stats
+from tidegate.core.cut_off import as_judged
 from tidegate.core.errors import TidegateError
 from tidegate.core.records import Array
 from tidegate.models.tokenizer import Tokenizer
@@ -62,9 +63,8 @@ class EpisodeJudge:
         if self._config.reward != "environment":
             return None
         task = episode.task
-        completion = Completion(
-            task.prompt_id, task.prompt, task.answer, self._tokenizer.decode(leaf.tokens), task.curriculum_bin
-        )
+        reply = as_judged(self._tokenizer.decode(leaf.tokens), finish_reason=leaf.finish_reason)
+        completion = Completion(task.prompt_id, task.prompt, task.answer, reply, task.curriculum_bin)
         [given] = await retry(
             lambda: self._environment.score(task.env_id, [completion]),
             BACKOFF,

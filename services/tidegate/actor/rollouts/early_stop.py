@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from tidegate.actor.engines.port import Rollouts
 from tidegate.actor.rollouts.scoring import any_worker, score_all
 from tidegate.catalogue import actor as statistics
+from tidegate.core.cut_off import as_judged
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import TaskId
 from tidegate.core.long_tail import may_stop_early
@@ -54,7 +55,13 @@ class EarlyStopCheck:
         if None not in known:
             return known
         completions = [
-            Completion(task.prompt_id, task.prompt, task.answer, sample.completion, task.curriculum_bin)
+            Completion(
+                task.prompt_id,
+                task.prompt,
+                task.answer,
+                as_judged(sample.completion, finish_reason=sample.finish_reason),
+                task.curriculum_bin,
+            )
             for task, sample in samples
         ]
         scored = await score_all(self._environment, [task.env_id for task, _ in samples], completions)

@@ -11,6 +11,7 @@ from tidegate.actor.rollouts.episode import Episode
 from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.catalogue import actor as statistics
 from tidegate.core.curriculum import uniform_fraction
+from tidegate.core.cut_off import as_judged
 from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import trajectory_id
 from tidegate.core.records import Task
@@ -86,7 +87,7 @@ class EpisodePlayer:
         while not episode.finish_reason:
             reason = await self._write_turn(task, episode)
             with self._time_accounting.answering():
-                step = await session.step(tokenizer.decode(episode.turn))
+                step = await session.step(as_judged(tokenizer.decode(episode.turn), finish_reason=reason))
             episode.record_step(step)
             episode.finish_reason = self._ended(episode, reason, step)
             if episode.finish_reason:

@@ -8,6 +8,7 @@ import msgspec
 
 from tidegate.actor.engines.port import Completed, Sample
 from tidegate.actor.rollouts.served_policy import ServedPolicy
+from tidegate.core.cut_off import as_judged
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.core.ids import PromptId
 from tidegate.core.records import Task
@@ -98,7 +99,9 @@ async def complete_under_one_version(
                 rewards = [sample.reward for sample in samples if sample.reward is not None]
                 return Completed(
                     version=versions.pop(),
-                    completions=[sample.completion for sample in samples],
+                    completions=[
+                        as_judged(sample.completion, finish_reason=sample.finish_reason) for sample in samples
+                    ],
                     num_tokens=sum(sample.num_steps for sample in samples),
                     rewards=rewards if len(rewards) == len(samples) else None,
                 )

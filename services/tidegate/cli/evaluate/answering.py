@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from tidegate.actor.rollouts.heldout import HeldOutProblem
+from tidegate.core.cut_off import as_judged
 from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.models.continuous import ContinuousBatch, GenerationRow
 from tidegate.models.language_models import open_language_model, open_tokenizer
@@ -32,7 +33,9 @@ class Answering:
     def answers(
         self, problems: Sequence[HeldOutProblem], *, num_samples: int, temperature: float, seed: int
     ) -> list[list[str]]:
-        """``num_samples`` answers to each problem; temperature 0 is greedy. The same seed gives the same answers.
+        """``num_samples`` answers to each problem, as verifiers read them; temperature 0 is greedy.
+
+        The same seed gives the same answers.
 
         Raises:
             RecordError: a prompt cannot be encoded, or does not fit into the context with its answer.
@@ -56,11 +59,16 @@ class Answering:
             cache_bytes_max=CACHE_BYTES_MAX,
         )
         written: dict[int, list[int]] = {row_id: [] for row_id in batch.add(rows)}
+        ended: dict[int, str] = {}
         while batch.num_rows:
             step = batch.step()
             for row_id, token in zip(step.rows, step.tokens, strict=True):
                 written[row_id].append(token)
-        texts = [self._tokenizer.decode(tokens) for tokens in written.values()]
+            ended |= step.ended
+        texts = [
+            as_judged(self._tokenizer.decode(tokens), finish_reason=ended[row_id])
+            for row_id, tokens in written.items()
+        ]
         return [texts[start : start + num_samples] for start in range(0, len(texts), num_samples)]
 
 

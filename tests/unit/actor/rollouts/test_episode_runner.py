@@ -16,6 +16,7 @@ from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutRe
 from tidegate.actor.state import Provenance, records_of
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue import inference_server as server_stats
+from tidegate.core.cut_off import CUT_OFF
 from tidegate.core.errors import BackpressureError, NotFoundError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.core.records import StageTiming, Trajectory
@@ -366,8 +367,9 @@ async def test_opening_of_the_session_is_what_the_policy_reads_first() -> None:
 async def test_truncated_episode_reports_its_limit(
     turns_max: int, max_new_tokens: int, context_length: int, reason: str
 ) -> None:
+    worker = Echo(num_turns=100)
     harness = Harness(
-        workers=[Echo(num_turns=100)],
+        workers=[worker],
         turns_max=turns_max,
         num_samples=2,
         stop_share=0.3,
@@ -379,6 +381,9 @@ async def test_truncated_episode_reports_its_limit(
         assert record.reward is not None
         assert record.num_steps <= max_new_tokens
         assert len(record.tensors["tokens"]) + len(record.tensors["prompt_tokens"]) <= context_length
+        assert CUT_OFF not in record.completion
+    # The cap ends a turn; where the context is full it is the reply that has no room.
+    assert any(step.endswith(CUT_OFF) for step in worker.steps) == (max_new_tokens == 8)
 
 
 async def test_session_that_is_lost_is_opened_elsewhere_with_its_turns_replayed() -> None:
@@ -482,6 +487,15 @@ async def test_evaluation_of_episodes_brings_its_rewards() -> None:
     task = msgspec.structs.replace(evaluation_task(), sampler=task_of(max_new_tokens=500).sampler)
     completed = await harness.runner.complete(task, PROBLEMS[:5])
     assert completed.rewards == [1.25] * 5
+
+
+async def test_evaluated_answer_that_was_cut_off_is_not_mistaken_for_a_finished_one() -> None:
+    harness = Harness(stop_share=0.3)
+    task = msgspec.structs.replace(evaluation_task(), sampler=task_of(max_new_tokens=3).sampler)
+    completed = await harness.runner.complete(task, PROBLEMS)
+    for completion in completed.completions:
+        assert completion.endswith(CUT_OFF) == (len(completion.removesuffix(CUT_OFF)) == 3)
+    assert 0 < sum(completion.endswith(CUT_OFF) for completion in completed.completions) < len(PROBLEMS)
 
 
 async def test_evaluation_of_a_draining_actor_is_refused() -> None:

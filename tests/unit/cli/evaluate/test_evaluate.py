@@ -15,6 +15,7 @@ from tidegate.actor.rollouts.heldout import read_problems
 from tidegate.cli.evaluate.answering import Answering
 from tidegate.cli.evaluate.command import evaluate
 from tidegate.cli.evaluate.passing import figures_of, pass_at
+from tidegate.core.cut_off import as_judged
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PolicyVersion, RunId
 from tidegate.core.staleness import Lineage
@@ -90,7 +91,10 @@ def test_greedy_answers_are_those_of_the_actors_engine(tmp_path: Path) -> None:
         temperature=0.0,
         generator=torch.Generator(),
     )
-    assert [each for (each,) in found] == [decode(completion.tokens) for completion in completions]
+    assert [each for (each,) in found] == [
+        as_judged(decode(completion.tokens), finish_reason=completion.finish_reason)
+        for completion in completions
+    ]
 
 
 @pytest.mark.slow
