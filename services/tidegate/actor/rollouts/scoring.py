@@ -1,6 +1,6 @@
 """Scoring completions by environment workers, a bounded number in one call."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from tidegate.actor.rollouts.workers_in_turn import WorkersInTurn, environment_workers
@@ -8,6 +8,9 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import Completion, RewardedCompletion
 
 SCORES_PER_CALL = 512
+# Of the texts of one call: half of what a message may hold (``runtime.rpc.MESSAGE_BYTES_MAX``). 512 answers of 4,000
+# tokens are more.
+CALL_BYTES_MAX = 4 * 1024 * 1024
 
 
 class ScoresCompletions(Protocol):
@@ -42,7 +45,7 @@ def any_worker(context: ServiceContext) -> AnyWorker:
 async def score_all(
     environment: ScoresCompletions, env_ids: Sequence[str], completions: Sequence[Completion]
 ) -> list[RewardedCompletion]:
-    """The verdicts on any number of completions, in order, with a bounded number per call.
+    """The verdicts on any number of completions, in order, with a bounded number and size per call.
 
     ``env_ids``: the environment of each; a call is of one.
 
@@ -52,8 +55,23 @@ async def score_all(
     scored: dict[int, RewardedCompletion] = {}
     for env_id in dict.fromkeys(env_ids):
         indices = [index for index, each in enumerate(env_ids) if each == env_id]
-        for start in range(0, len(indices), SCORES_PER_CALL):
-            asked = indices[start : start + SCORES_PER_CALL]
+        for asked in _calls(indices, completions):
             found = await environment.score(env_id, [completions[index] for index in asked])
             scored.update(zip(asked, found, strict=True))
     return [scored[index] for index in range(len(completions))]
+
+
+def _calls(indices: Sequence[int], completions: Sequence[Completion]) -> Iterator[list[int]]:
+    """The indices of each call, in order; one completion that is larger than the bound is a call alone."""
+    call: list[int] = []
+    num_bytes = 0
+    for index in indices:
+        each = completions[index]
+        size = sum(len(text.encode()) for text in (each.prompt, each.answer, each.completion))
+        if call and (len(call) == SCORES_PER_CALL or num_bytes + size > CALL_BYTES_MAX):
+            yield call
+            call, num_bytes = [], 0
+        call.append(index)
+        num_bytes += size
+    if call:
+        yield call

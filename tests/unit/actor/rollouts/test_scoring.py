@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tidegate.actor.rollouts.scoring import SCORES_PER_CALL, AnyWorker, score_all
+from tidegate.actor.rollouts.scoring import CALL_BYTES_MAX, SCORES_PER_CALL, AnyWorker, score_all
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.wire.clients.environment import Completion, RewardedCompletion
 
@@ -35,6 +35,16 @@ async def test_a_call_has_a_bounded_number_of_one_environment() -> None:
     scored = await score_all(noting, ["a"] * count, completions)
     assert [each.reward for each in scored] == [float(n) for n in range(count)]
     assert noting.calls == [("a", SCORES_PER_CALL), ("a", 1)]
+
+
+async def test_a_call_has_bounded_texts() -> None:
+    noting = Noting()
+    long = "\N{SNOWMAN}" * (CALL_BYTES_MAX // 10)  # of three bytes each
+    sizes = [long, long, long, long, "", 4 * long, "", long]
+    completions = [Completion(f"{n}", text, "", f"{n}", "all") for n, text in enumerate(sizes)]
+    scored = await score_all(noting, ["a"] * len(sizes), completions)
+    assert [each.reward for each in scored] == [float(n) for n in range(len(sizes))]
+    assert noting.calls == [("a", 3), ("a", 2), ("a", 1), ("a", 2)]
 
 
 class Failing(Noting):
