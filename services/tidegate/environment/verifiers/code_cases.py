@@ -17,7 +17,10 @@ CASES_MAX = 256
 # Leaves half of what the sandbox takes on stdin to the program.
 ANSWER_CHARS_MAX = 1 << 19
 
-_PROGRAM = re.compile(r"```(?:python|py)?[ \t]{0,4}\n(.*?)```", re.DOTALL)
+# A fence within a line, or a block with its language: blocks of every language are read, so that the end of one is not
+# taken for the beginning of the next.
+_BLOCK = re.compile(r"```[^\n`]*```|```([^\n`]*)\n(.*?)```", re.DOTALL)
+_PYTHON = frozenset({"", "python", "python3", "py"})
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -57,8 +60,12 @@ def parse_tests(answer: str) -> CodeTests:
 
 
 def program_in(completion: str) -> str | None:
-    """The last fenced block of a completion; None without one."""
-    blocks: list[str] = _PROGRAM.findall(completion)
+    """The last fenced block of a completion that is Python or names no language; None without one."""
+    blocks = [
+        block[2]
+        for block in _BLOCK.finditer(completion)
+        if block[2] is not None and block[1].strip().lower() in _PYTHON
+    ]
     return blocks[-1] if blocks else None
 
 

@@ -39,7 +39,7 @@ class JudgeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     model: str
     api_key_env: str = ""
     rubric: str = RUBRIC
-    score_pattern: str = r"(?i)score\s{0,4}[:=]\s{0,4}(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)"
+    score_pattern: str = r"(?i)score[*_\s]{0,4}[:=][*_\s]{0,6}(-?[0-9]{1,6}(?:\.[0-9]{1,6})?)"
     score_key: str = ""
     lowest: float = 0.0
     highest: float = 10.0

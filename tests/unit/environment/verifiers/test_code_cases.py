@@ -102,6 +102,10 @@ def test_size_and_number_of_cases_are_bounded() -> None:
         ("```python\nx\n``` or ```python\ny\n```", "y\n"),
         ("x = 1", None),
         ("```python\nx", None),
+        ("```json\n{}\n```\nthen\n```python\nx\n```", "x\n"),
+        ("```bash\npip\n```\n```Python\r\nx\n```\n```text\ny\n```", "x\n"),
+        ("as ```x``` says:\n```python3\ny\n```", "y\n"),
+        ("```sql\nselect\n```", None),
     ],
 )
 def test_last_fenced_block_is_the_program(completion: str, program: str | None) -> None:

@@ -21,6 +21,8 @@ BY_KEY = JudgeSettings(base_url="http://localhost:1/v1", model="m", score_key="g
         ("The first half would be score: 3, but all in all\nSCORE = 6.5\n", 6.5),
         ("score:10", 10.0),
         ("Score: 0", 0.0),
+        ("A first score: 9 would be too kind.\n\n**Score:** 4", 4.0),
+        ("**Score**: __7__", 7.0),
     ],
 )
 def test_last_match_of_the_pattern_is_the_grade(text: str, grade: float) -> None:
