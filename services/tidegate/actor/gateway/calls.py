@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import TypeAlias
 
@@ -27,14 +27,16 @@ Part: TypeAlias = Draft | CallAnswer
 class Prepared(msgspec.Struct, frozen=True, eq=False):
     """A validated call: ``given`` after ``parent`` (or as the whole prompt) makes ``context``.
 
-    ``callable_tools``: what the reply may call. ``ends_with``: the conversation that ends with a reply to it.
+    ``callable_tools``: what the reply may call. ``ends_with``: the conversation that ends with a reply to it, from the
+    reply and the text of all of its tokens; of a raw prompt also the one with the stop string that ended the reply, as
+    agents write it again and the policy has written it already.
     """
 
     parent: RecordedTurn | None
     given: tuple[int, ...]
     context: tuple[int, ...]
     callable_tools: tuple[Tool, ...]
-    ends_with: Callable[[Reply], bytes | str]
+    ends_with: Callable[[Reply, str], Sequence[bytes | str]]
 
 
 class Caller:
@@ -69,8 +71,8 @@ class Caller:
             ended = parent.tokens[-1] in self._engine.tokenizer.stop_ids
             given = self._format.continuation(messages, tools, num_known=num_known, ended=ended)
 
-        def ends_with(reply: Reply) -> bytes:
-            return ChatMessage("assistant", reply.content, reply.calls).digest(digests[-1])
+        def ends_with(reply: Reply, _written: str) -> list[bytes]:
+            return [ChatMessage("assistant", reply.content, reply.calls).digest(digests[-1])]
 
         callable_tools = () if request.tool_choice == "none" else tools
         prepared = self._prepared(parent, given, callable_tools, ends_with)
@@ -89,8 +91,8 @@ class Caller:
         parent, num_known = episode.recorder.extended_by_text(prompt)
         read = self._format.opening_text if parent is None else self._format.continuation_text
 
-        def ends_with(reply: Reply) -> str:
-            return prompt + reply.content
+        def ends_with(reply: Reply, written: str) -> list[str]:
+            return [prompt + reply.content, prompt + written]
 
         return self._prepared(parent, read(prompt[num_known:]), (), ends_with)
 
@@ -99,7 +101,7 @@ class Caller:
         parent: RecordedTurn | None,
         given: list[int],
         callable_tools: tuple[Tool, ...],
-        ends_with: Callable[[Reply], bytes | str],
+        ends_with: Callable[[Reply, str], Sequence[bytes | str]],
     ) -> Prepared:
         context = (*(() if parent is None else parent.context()), *given)
         if len(context) >= self._engine.context_length:
@@ -181,7 +183,7 @@ class Caller:
         )
         episode.recorder.add(
             prepared.parent,
-            end=prepared.ends_with(reply),
+            ends=prepared.ends_with(reply, self._engine.tokenizer.decode(draft.tokens)),
             given=prepared.given,
             tokens=draft.tokens,
             logprobs=draft.logprobs,

@@ -100,14 +100,14 @@ class Recorder:
         self,
         parent: RecordedTurn | None,
         *,
-        end: bytes | str,
+        ends: Sequence[bytes | str],
         given: Sequence[int],
         tokens: Sequence[int],
         logprobs: Sequence[float],
         spans: Sequence[VersionSpan],
         finish_reason: str,
     ) -> RecordedTurn:
-        """Record an answered call; ``end``: the digest or text of the conversation with its reply."""
+        """Record an answered call; ``ends``: the digest or texts of the conversation with its reply."""
         assert tokens, "an answered call has tokens"
         assert len(tokens) == len(logprobs), "each token has its logprob"
         turn = RecordedTurn(
@@ -122,7 +122,7 @@ class Recorder:
         self._turns.append(turn)
         if parent is not None:
             self._parents.add(id(parent))
-        self._ends[end] = turn
+        self._ends |= dict.fromkeys(ends, turn)
         return turn
 
     def leaves(self) -> list[RecordedTurn]:

@@ -114,9 +114,12 @@ class AgentEpisode:
         """Count one call until its answer; yields its number.
 
         Raises:
+            KeyRefusedError: the episode ended while the call's body arrived.
             BackpressureError: as many calls as allowed are in flight.
             RefusedCallError: the episode has made all of its calls.
         """
+        if self.ended.is_set():
+            raise _no_episode()
         if self.num_in_flight >= calls_max:
             raise BackpressureError(
                 f"{calls_max} calls of this episode are in flight", fix="wait for one of them to be answered"
@@ -245,8 +248,12 @@ def _opened(episode: AgentEpisode | None, key: str, wanted: str) -> AgentEpisode
     """Compare in constant time, also when no episode exists."""
     fits = same_secret(key, wanted)
     if episode is None or not fits or episode.ended.is_set():
-        raise KeyRefusedError("This key opens no episode", why="it is wrong, or its episode has ended")
+        raise _no_episode()
     return episode
+
+
+def _no_episode() -> KeyRefusedError:
+    return KeyRefusedError("This key opens no episode", why="it is wrong, or its episode has ended")
 
 
 def derived_seed(*parts: object) -> int:

@@ -61,14 +61,11 @@ def chat_of(request: ResponsesRequest, items: Sequence[Item]) -> ChatRequest:
         messages.append({"role": "system", "content": request.instructions})
     for index, item in enumerate(items):
         _add(messages, item, where=f"input[{index}]")
+    shared = {name: getattr(request, name) for name in SharedParameters.__struct_fields__}
+    if request.max_output_tokens is not None:
+        shared["max_tokens"] = request.max_output_tokens
     return ChatRequest(
-        model=request.model,
-        stream=request.stream,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        max_tokens=request.max_output_tokens,
-        seed=request.seed,
+        **shared,
         messages=messages,
         tools=None if request.tools is None else [_tool(tool) for tool in request.tools],
         tool_choice=request.tool_choice,
@@ -87,6 +84,19 @@ def _check(request: ResponsesRequest) -> None:
             why="an episode waits for its calls",
             fix="leave it out",
         )
+    for name, given in (
+        ("n", (request.n or 1) != 1),
+        ("stop", request.stop),
+        ("return_token_ids", request.return_token_ids),
+    ):
+        if given:
+            raise RefusedCallError(
+                f"{name} is not supported",
+                param=name,
+                code="unsupported_parameter",
+                why="a response of this interface has no place for it",
+                fix="leave it out, or call /v1/chat/completions",
+            )
     if request.truncation not in (None, "disabled"):
         raise RefusedCallError(
             f"truncation is {request.truncation}",

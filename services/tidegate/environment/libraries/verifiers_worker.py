@@ -114,7 +114,9 @@ class EpisodeWorker:
             row = row_of(env, str(episode.task["prompt_id"]))
             async with asyncio.timeout(episode.deadline_s):
                 played = await env.play(row, base_url=episode.base_url, api_key=episode.api_key, model=MODEL)
-        except Exception as error:  # the environment is third-party code
+        except (Exception, asyncio.CancelledError) as error:  # the environment is third-party code
+            if _is_cancelled():
+                raise
             sys.stderr.write(f"episode {episode.episode_id}: {_line(error)}\n")
             await self._end(episode)
             return
@@ -149,6 +151,7 @@ class EpisodeWorker:
                         continue
                     if answer.status != 200:
                         sys.stderr.write(f"episode {episode.episode_id}: its reward got {answer.status}\n")
+                        await self._end(episode)
                     return
             except (aiohttp.ClientError, TimeoutError):
                 await asyncio.sleep(PAUSE_S)
@@ -162,6 +165,12 @@ class EpisodeWorker:
                 await answer.read()
         except (aiohttp.ClientError, TimeoutError):
             return  # it idles out
+
+
+def _is_cancelled() -> bool:
+    """Whether this task is to end: a cancellation that an environment raises by itself ends its episode alone."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _line(error: BaseException) -> str:

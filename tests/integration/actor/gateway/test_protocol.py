@@ -242,6 +242,18 @@ async def test_raw_completions_extend_the_text_they_begin_with() -> None:
     assert harness.engine.tokenizer.decode(everything(harness.engine)) == "abcdef ghidef"
 
 
+async def test_stop_string_that_an_agent_writes_again_is_read_once() -> None:
+    async with gateway(lambda _: "def\nObs: hm") as harness:
+        episode = harness.episode()
+        client = harness.client(episode.api_key)
+        first = await client.completions.create(model="m", prompt="abc", stop="\nObs:")
+        assert first.choices[0].text == "def"
+        await client.completions.create(model="m", prompt="abcdef\nObs: 7", stop="\nObs:")
+    assert len(episode.recorder.leaves()) == 1
+    request, _ = harness.engine.seen[-1]
+    assert harness.engine.tokenizer.decode(request.context) == "abcdef\nObs: 7"
+
+
 async def test_models_are_those_of_the_run() -> None:
     async with gateway(lambda _: "hi", config=with_config(models=("ours",))) as harness:
         client = harness.client(harness.episode().api_key)

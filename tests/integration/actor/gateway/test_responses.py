@@ -155,6 +155,10 @@ async def test_reply_that_was_cut_is_incomplete() -> None:
             "input[0].content",
         ),
         ({"input": [{"type": "function_call", "name": "f"}]}, "messages[0].tool_calls[0]"),
+        ({"extra_body": {"n": 2}}, "n"),
+        ({"extra_body": {"stop": "x"}}, "stop"),
+        ({"extra_body": {"return_token_ids": True}}, "return_token_ids"),
+        ({"extra_body": {"frequency_penalty": 0.5}}, "frequency_penalty"),
     ],
 )
 async def test_what_is_not_supported_is_refused_by_name(fields: dict[str, Any], named: str) -> None:

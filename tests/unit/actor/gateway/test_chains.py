@@ -59,7 +59,7 @@ def record(forest: list[tuple[int, list[int], list[tuple[int, int]]]]) -> tuple[
             written.append([token], [-float(token + 1)], version(step))
         turn = recorder.add(
             None if parent is None else parent.turn,
-            end=bytes([index]),
+            ends=[bytes([index])],
             given=given_tokens,
             tokens=written.tokens,
             logprobs=written.logprobs,

@@ -55,6 +55,17 @@ async def test_each_key_opens_its_own_episode_for_its_own_purpose(table: Episode
             table.by_api_key(wrong)
 
 
+async def test_call_whose_body_arrives_after_the_end_of_its_episode_is_refused(table: EpisodeTable) -> None:
+    episode = opened(table)
+    episode.end()
+    with (
+        pytest.raises(KeyRefusedError),
+        episode.calling(calls_max=1, turns_max=1, clock=SystemClock()),
+    ):
+        raise AssertionError("it is not answered")
+    assert episode.num_calls == 0
+
+
 async def test_ended_episode_is_opened_by_nothing_and_rewarded_no_more(table: EpisodeTable) -> None:
     episode = opened(table)
     episode.give_reward(Reward(1.0))
