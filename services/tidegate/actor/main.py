@@ -211,25 +211,9 @@ def assemble_tokens(
     context: ServiceContext, config: ActorConfig, *, engine: TokenEngine, control: EngineControl
 ) -> ServiceParts:
     """The parts of an actor around an engine that writes tokens and reads ``control``."""
-    workload = context.settings.workload
-    num_running = max(1, config.slots // workload.num_samples)
+    num_running = max(1, config.slots // context.settings.workload.num_samples)
     actor = _ActorParts(context, config, engine, control, num_running=num_running)
-    sessions = open_sessions(context) if workload.turns_max > 1 else None
-    time_accounting = TimeAccounting(context)
-    runner = EpisodeRunner(
-        context,
-        engine=engine,
-        player=EpisodePlayer(
-            context, engine=engine, control=control, sessions=sessions, time_accounting=time_accounting
-        ),
-        time_accounting=time_accounting,
-        control=control,
-        predictions=actor.predictions,
-        deadlines=actor.deadlines,
-        checkpoints=actor.checkpoints,
-        served_policy=actor.served_policy,
-        slots=config.slots,
-    )
+    runner = actor.episode_runner(engine, TimeAccounting(context))
     loops: dict[str, Loop] = {
         "engine": engine.run,
         "progress": actor.checkpoints.run,
@@ -253,14 +237,30 @@ def assemble_agents(
         ConfigError: the run asks for a feature that agents do not support.
     """
     # Only actors with a gateway load its web server.
-    from tidegate.actor.gateway.runner import AgentRunner, flows_of
+    from tidegate.actor.gateway.mixed_runner import MixedRunner
+    from tidegate.actor.gateway.runner import AgentRunner, flows_of, played_by_agents
 
-    num_running = flows_of(gateway, num_samples=context.settings.workload.num_samples)
-    actor = _ActorParts(context, config, engine, control, num_running=num_running)
-    runner = AgentRunner(context, gateway, engine=engine, control=control, served_policy=actor.served_policy)
-    loops: dict[str, Loop] = {"engine": engine.run, "gateway": runner.serve, "account": runner.account}
+    workload = context.settings.workload
+    actor = _ActorParts(
+        context, config, engine, control, num_running=flows_of(gateway, num_samples=workload.num_samples)
+    )
+    time_accounting = TimeAccounting(context)
+    agents = AgentRunner(
+        context,
+        gateway,
+        engine=engine,
+        control=control,
+        served_policy=actor.served_policy,
+        time_accounting=time_accounting,
+    )
+    loops: dict[str, Loop] = {"engine": engine.run, "gateway": agents.serve, "account": agents.account}
     if gateway.workers:
-        loops["workers"] = runner.keep_workers
+        loops["workers"] = agents.keep_workers
+    runner: AgentRunner | MixedRunner = agents
+    if played_by_agents(workload, gateway) != frozenset(workload.weights()):
+        own = actor.episode_runner(engine, time_accounting)
+        runner = MixedRunner(agents, own, served_policy=actor.served_policy)
+        loops |= {"progress": actor.checkpoints.run, "account-own": own.account}
     evaluator = _held_out_evaluator(context, config, runner)
     return actor.with_runner(runner, evaluator, loops=loops, close=engine.close)
 
@@ -295,6 +295,26 @@ class _ActorParts:
         self.checkpoints = ProgressCheckpoints(context, period_s=config.keep_progress_s)
         self.predictions = Predictions(context.settings.long_tail)
         self.deadlines = DeadlineWatch(context, self._watch, control, self.predictions)
+
+    def episode_runner(self, engine: TokenEngine, time_accounting: TimeAccounting) -> EpisodeRunner:
+        """The runner of the actor's own episodes on an engine that writes tokens."""
+        context, control = self._context, self._control
+        sessions = open_sessions(context) if context.settings.workload.turns_max > 1 else None
+        player = EpisodePlayer(
+            context, engine=engine, control=control, sessions=sessions, time_accounting=time_accounting
+        )
+        return EpisodeRunner(
+            context,
+            engine=engine,
+            player=player,
+            control=control,
+            predictions=self.predictions,
+            deadlines=self.deadlines,
+            checkpoints=self.checkpoints,
+            served_policy=self.served_policy,
+            time_accounting=time_accounting,
+            slots=self._config.slots,
+        )
 
     def with_runner(
         self,

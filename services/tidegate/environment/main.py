@@ -63,7 +63,8 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
     )
     reports = FailureReports(context.stats, context.log, on_error=config.on_error)
     report = partial(_report_turn, reports)
-    played = envs.own.items() if plays else ()
+    by_agents = settings.workload.of_verifiers()
+    played = [(name, own) for name, own in envs.own.items() if plays and name not in by_agents]
     episodes = {name: OwnEpisodes(own, bounds, report=report) for name, own in played}
     scored = () if plays or TASK not in config.weights() else envs.env_of
 

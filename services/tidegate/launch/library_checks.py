@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.core.errors import ConfigError
 from tidegate.environment.libraries.names import is_openenv, is_verifiers, openenv_settings
 from tidegate.environment.tasks.registry import TASKS
@@ -38,20 +39,27 @@ def check_libraries(file: RunFile, services: dict[str, Any]) -> ConfigError | No
 
 
 def _check_several(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
-    """The first that could not run alone, with its name; or environments that no one agent plays."""
-    parts = file.workload.by_name()
-    played = [name for name, part in parts.items() if is_verifiers(part.env)]
+    """The first that could not run alone, with its name; or an agent that may not know one of them."""
+    parts, played = file.workload.by_name(), file.workload.of_verifiers()
     other = next((name for name in parts if name not in played), None)
-    if played and other is not None:
+    actor = services["actor"]
+    if played and other is not None and actor.gateway is not None and not _has_own_worker(actor.gateway):
         return ConfigError(
-            f"workload.envs has {other} beside {played[0]} of verifiers",
-            why="the worker that plays environments of verifiers through the gateway plays no others",
-            fix="keep those of verifiers, or train on the others in a run of their own",
+            f"workload.envs has {other} beside {min(played)} of verifiers, and an agent of your own",
+            why="the actor plays the others itself where the library's worker plays its own",
+            fix="set actor.gateway.workers and remove actor.gateway.command",
         )
+    # Beside environments of verifiers the others are run as without a gateway.
+    without = services | {"actor": msgspec.structs.replace(actor, gateway=None)} if played else services
     for name, part in parts.items():
-        if problem := check_libraries(msgspec.structs.replace(file, workload=part), services):
+        alone = msgspec.structs.replace(file, workload=part)
+        if problem := check_libraries(alone, services if name in played else without):
             return ConfigError(f"workload.envs, {name}: {problem.what}", why=problem.why, fix=problem.fix)
     return None
+
+
+def _has_own_worker(gateway: GatewayConfig) -> bool:
+    return bool(gateway.workers) and not gateway.command
 
 
 def _check_openenv(file: RunFile, services: dict[str, Any]) -> ConfigError | None:

@@ -121,7 +121,7 @@ def _write_own(plan: RunPlan, own: OwnReference, folder: Path) -> None:
     )
     deadline_s = plan.services["environment"].verifier_start_deadline_s
     written = write_rows(question, environ=inherited(os.environ, plan.file.pass_env), deadline_s=deadline_s)
-    if workload.turns_max > 1 and not written.is_conversation:
+    if workload.turns_max > 1 and not (written.is_conversation or workload.of_verifiers()):
         raise ConfigError(
             f"{workload.env} has no episodes of several turns",
             why=f"workload.turns_max is {workload.turns_max}, and it has no method begin",

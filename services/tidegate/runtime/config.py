@@ -20,7 +20,7 @@ from tidegate.core.slo_catalogue import SlosConfig
 from tidegate.core.workloads import ONE_MACHINE, Workloads
 from tidegate.runtime.chat_config import ChatConfig
 from tidegate.runtime.environment_settings import RewardConfig, WrapperSettings
-from tidegate.runtime.prompt_sources import DatasetConfig, EnvShare, check_envs
+from tidegate.runtime.prompt_sources import VERIFIERS, DatasetConfig, EnvShare, check_envs
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0.0)]
@@ -178,6 +178,10 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             )
             for each in self.envs
         } or {self.env: self}
+
+    def of_verifiers(self) -> frozenset[str]:
+        """The names of the environments of the library `verifiers`, whose episodes an agent plays."""
+        return frozenset(name for name, part in self.by_name().items() if part.env.startswith(VERIFIERS))
 
     def _check_envs(self) -> None:
         if not self.envs:

@@ -8,6 +8,9 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 
+# What the name of an environment of the library `verifiers` begins with: its episodes are played by an agent.
+VERIFIERS = "verifiers:"
+
 
 class DatasetConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Your own prompts. They are copied into the run folder once, so that a restarted run uses the same prompts.

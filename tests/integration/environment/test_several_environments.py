@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.integration.environment.groups import group, scored_messages
+from tests.integration.environment.openenv_server import serving_countdown
 from tests.integration.environment.store import FakeStore
 from tests.support.service_harness import channel_of_test, make_context, running
 from tidegate.core.errors import ConfigError
@@ -62,24 +63,30 @@ async def test_groups_of_all_environments_are_scored_each_by_its_own_verifier(
 async def test_episodes_of_all_environments_are_played_each_by_its_own_code(
     settings: Settings, store: FakeStore, bus: Bus
 ) -> None:
-    mixed = several(
-        settings,
-        EnvShare("calculator", 2.0, "sums"),
-        EnvShare("own_tasks.py:Guess", 1.0, "guess"),
-        turns_max=8,
-    )
-    async with running(main.build, CONFIG, make_context("environment", mixed, bus=bus)) as context:
-        client = EnvironmentClient(channel_of_test(context, "environment"))
-        own, opening = await client.reset(
-            "guess", seed=1, problem=EpisodeProblem("7", "7?", "7", "guess/low")
+    async with serving_countdown() as server:
+        mixed = several(
+            settings,
+            EnvShare("calculator", 2.0, "sums"),
+            EnvShare("own_tasks.py:Guess", 1.0, "guess"),
+            EnvShare(f"openenv:{server.url}", 1.0, "countdown"),
+            turns_max=8,
         )
-        assert opening == "7?"
-        problem = EpisodeProblem("12*(3+45)-7", "12*(3+45)-7=", "569", "sums/signs-3")
-        shipped, opening = await client.reset("sums", seed=1, problem=problem)
-        assert (await client.step(own, action="ask")).observation == "turn 1 of 7, seed 1"
-        assert (await client.step(shipped, action="[3+45]")).observation == "48"
-        assert (await client.step(own, action="7")).reward == 1.0
-        assert (await client.step(shipped, action="569")).reward > 0.0
+        async with running(main.build, CONFIG, make_context("environment", mixed, bus=bus)) as context:
+            client = EnvironmentClient(channel_of_test(context, "environment"))
+            own, opening = await client.reset(
+                "guess", seed=1, problem=EpisodeProblem("7", "7?", "7", "guess/low")
+            )
+            assert opening == "7?"
+            problem = EpisodeProblem("12*(3+45)-7", "12*(3+45)-7=", "569", "sums/signs-3")
+            shipped, opening = await client.reset("sums", seed=1, problem=problem)
+            assert (await client.step(own, action="ask")).observation == "turn 1 of 7, seed 1"
+            assert (await client.step(shipped, action="[3+45]")).observation == "48"
+            assert (await client.step(own, action="7")).reward == 1.0
+            assert (await client.step(shipped, action="569")).reward > 0.0
+            other = EpisodeProblem("seed-7", "seed 7", "", "countdown/all")
+            remote, opening = await client.reset("countdown", seed=3, problem=other)
+            assert opening == "7 left"
+            assert (await client.step(remote, action="7")).reward == 7.0
 
 
 async def test_environment_that_cannot_be_loaded_ends_the_start(

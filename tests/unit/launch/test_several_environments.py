@@ -66,7 +66,6 @@ def share(env: str, weight: float, **more: Any) -> dict[str, Any]:
         ((share("sums", 1), share("arithmetic", 2, name="sums")), "two environments with the name sums"),
         ((share("sums", 1, env_kwargs={"x": 1}),), "workload.envs, sums: workload.env_kwargs is set"),
         ((share("sums", 1, wieght=2),), "wieght"),
-        ((share("verifiers:verse", 1), share("sums", 1)), "has sums beside verifiers:verse of verifiers"),
         ((share("verifiers:verse", 1),), "workload.env verifiers:verse needs actor.gateway"),
         ((share("openenv:http://127.0.0.1:1", 1),), "workload.turns_max is 1 with an OpenEnv server"),
     ],
@@ -92,11 +91,22 @@ def test_what_belongs_to_one_environment_is_refused_beside_several(
     assert sentence in refusal("sums", "arithmetic", **workload)
 
 
-def test_environments_of_verifiers_mix_with_each_other_and_an_agent_plays_any() -> None:
+def test_environments_of_verifiers_mix_with_all_others_and_an_agent_plays_any() -> None:
     gateway: dict[str, Any] = {"engine": "torch", "gateway": {"workers": 1}}
     policy = {"policy": {"kind": "char_lm", "context_length": 64}}
     verses = [share("verifiers:verse", 1), share("verifiers:verse", 2, name="long", env_kwargs={"lines": 9})]
     assert len(plan(*verses, more={"actor": gateway, **policy}).file.workload.by_name()) == 2
+    assert len(plan(*verses, "sums", more={"actor": gateway, **policy}).file.workload.by_name()) == 3
+    server = share("openenv:http://127.0.0.1:1", 1)
+    several_turns = {"actor": gateway, "environment": {"score_deadline_s": 15}, **policy}
+    assert plan(*verses, server, more=several_turns, turns_max=4).file.workload.of_verifiers() == {
+        "verifiers:verse",
+        "long",
+    }
+    own_worker: dict[str, Any] = {"engine": "torch", "gateway": {"workers": 1, "command": ["mine"]}}
+    assert "has sums beside long of verifiers, and an agent of your own" in refusal(
+        *verses, "sums", more={"actor": own_worker, **policy}
+    )
     assert "actor.gateway.workers is set without a command" in refusal(
         "sums", "arithmetic", more={"actor": gateway, **policy}
     )

@@ -51,15 +51,15 @@ class Rollouts(msgspec.Struct, frozen=True, eq=False):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """The answers to the prompts of an evaluation, in order; one version generated all of them.
+    """The answers to the prompts of an evaluation as verifiers read them, in order; one version generated all of them.
 
-    ``rewards``: of episodes played with an environment; None where a verifier scores the completions later.
+    ``rewards``: of episodes played with an environment; None where a verifier scores a completion, or all, later.
     """
 
     version: PolicyVersion
     completions: list[str]
     num_tokens: int
-    rewards: list[float] | None = None
+    rewards: Sequence[float | None] | None = None
 
 
 class RunningBatch(msgspec.Struct, frozen=True):

@@ -50,16 +50,19 @@ class HeldOutEvaluator:
         """
         problems = self._read_problems()
         completed = await self._runner.complete(task, problems)
-        rewards = completed.rewards
-        if rewards is None:
+        rewards = list(completed.rewards or [None] * len(problems))
+        waiting = [place for place, reward in enumerate(rewards) if reward is None]
+        if waiting:
+            asked = [(problems[place], completed.completions[place]) for place in waiting]
             completions = [
                 Completion(problem.prompt_id, problem.prompt, problem.answer, text, problem.bin)
-                for problem, text in zip(problems, completed.completions, strict=True)
+                for problem, text in asked
             ]
-            env_ids = [problem.env or task.env_id for problem in problems]
+            env_ids = [problem.env or task.env_id for problem, _ in asked]
             scored = await score_all(self._environment, env_ids, completions)
-            rewards = [None if item.failed else item.reward for item in scored]
-            if all(reward is None for reward in rewards):
+            for place, item in zip(waiting, scored, strict=True):
+                rewards[place] = None if item.failed else item.reward
+            if all(item.failed for item in scored):
                 raise TidegateError(
                     f"No verifier gave a verdict on any of {len(scored)} held-out answers",
                     why=scored[0].log,

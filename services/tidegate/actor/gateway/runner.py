@@ -9,7 +9,7 @@ restarts from its beginning on another actor.
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -28,11 +28,11 @@ from tidegate.actor.rollouts.engine_stats import report_engine
 from tidegate.actor.rollouts.heldout import HeldOutProblem, asked, complete_under_one_version
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.actor.rollouts.served_policy import ServedPolicy
-from tidegate.catalogue import actor as statistics
+from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
 from tidegate.core.records import Task
-from tidegate.runtime.config import Settings
+from tidegate.runtime.config import Settings, WorkloadConfig
 from tidegate.runtime.races import is_set_within, run_until
 from tidegate.runtime.service import ServiceContext
 
@@ -40,6 +40,9 @@ T = TypeVar("T")
 
 # Period of checks whether an agent over HTTP is idle.
 IDLE_LOOK_S = 0.25
+# An agent writes its own prompts, each of which is checked when it calls: the task's is a question to the agent, of any
+# length and form. This one has a token in every alphabet.
+SHORT_PROMPT = "1"
 
 
 class AgentRunner:
@@ -53,6 +56,7 @@ class AgentRunner:
         engine: TokenEngine,
         control: EngineControl,
         served_policy: ServedPolicy,
+        time_accounting: TimeAccounting,
     ) -> None:
         """``served_policy``: holds one policy while an evaluation runs. ``serve`` opens the gateway.
 
@@ -67,6 +71,8 @@ class AgentRunner:
         self._engine = engine
         self._control = control
         self._served_policy = served_policy
+        self._time_accounting = time_accounting
+        self._envs = played_by_agents(context.settings.workload, config)
         self._table = EpisodeTable(config, context.clock)
         self._places = asyncio.Semaphore(config.episodes_max)
         self._operator_key = os.environ.get(OPERATOR_KEY_VARIABLE, "")
@@ -74,7 +80,7 @@ class AgentRunner:
         if config.workers:
             # Its own workers need a key; no other process gets this one.
             self._operator_key = self._operator_key or secrets.token_urlsafe(32)
-            given = {"TIDEGATE_WORKLOAD": _json(_workload_of(context.settings))}
+            given = {"TIDEGATE_WORKLOAD": _json(_workload_of(context.settings, envs=self._envs))}
             self._workers = AgentWorkers(config, context.clock, context.stats, context.log, given=given)
         self._judge = EpisodeJudge(context, config, engine.tokenizer)
         caller = Caller(engine, open_format(engine.tokenizer, style=config.tool_calls), config, context.clock)
@@ -90,7 +96,10 @@ class AgentRunner:
         self._serving = asyncio.Event()
         self._stopping = asyncio.Event()
         self._closed = asyncio.Event()
-        self._num_tasks = 0
+
+    def plays(self, env_id: str) -> bool:
+        """Whether agents run the tasks of an environment."""
+        return env_id in self._envs
 
     @property
     def num_open(self) -> int:
@@ -125,16 +134,10 @@ class AgentRunner:
 
     async def account(self) -> None:
         """Keep the statistics current until draining."""
-        stats, clock = self._context.stats, self._context.clock
-        before_s = clock.monotonic_s()
 
         def also() -> None:
-            nonlocal before_s
-            now_s = clock.monotonic_s()
-            if self._num_tasks:
-                stats.add(statistics.BUSY_S, now_s - before_s)
-            before_s = now_s
-            stats.set(gateway_stats.OPEN_EPISODES, self._table.num_open)
+            self._time_accounting.update()
+            self._context.stats.set(gateway_stats.OPEN_EPISODES, self._table.num_open)
 
         await report_engine(self._context, self._control, also)
 
@@ -153,15 +156,12 @@ class AgentRunner:
         """Run one task; a stopped one has no result."""
         [task] = tasks
         try:
-            self._engine.check_task(task)
+            self._engine.check_task(msgspec.structs.replace(task, prompt=SHORT_PROMPT))
         except TidegateError as error:
             yield RefusedTask(task, error)
             return
-        self._num_tasks += 1
-        try:
+        with self._time_accounting.writing():
             result = await run_until(self._stopping.wait(), self._result(task))
-        finally:
-            self._num_tasks -= 1
         if result is not None:
             yield result
 
@@ -304,16 +304,28 @@ def _port(config: GatewayConfig, context: ServiceContext) -> int:
     return config.port + context.index if config.port and shares_machine else config.port
 
 
-def _workload_of(settings: Settings) -> dict[str, Any]:
-    """What a worker needs to know of the run. ``envs``: by the name that tasks have; ``env``: where there is one."""
+def played_by_agents(workload: WorkloadConfig, config: GatewayConfig) -> frozenset[str]:
+    """The environments whose tasks agents run: all, but the worker of `verifiers` plays those of its library alone."""
+    everything = frozenset(workload.weights())
+    own_worker = config.workers and not config.command
+    return (workload.of_verifiers() or everything) if own_worker else everything
+
+
+def _workload_of(settings: Settings, *, envs: Collection[str]) -> dict[str, Any]:
+    """What a worker needs to know of the run.
+
+    ``envs``: those that it plays, by the name that tasks have; ``env``: where there is one.
+    """
     workload = settings.workload
-    envs = {
-        name: {"env": part.env, "env_kwargs": part.env_kwargs} for name, part in workload.by_name().items()
+    of_worker = {
+        name: {"env": part.env, "env_kwargs": part.env_kwargs}
+        for name, part in workload.by_name().items()
+        if name in envs
     }
     return {
         "env": workload.env,
         "env_kwargs": workload.env_kwargs,
-        "envs": envs,
+        "envs": of_worker,
         "files_dir": settings.files_dir,
     }
 

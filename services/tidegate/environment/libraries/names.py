@@ -11,9 +11,10 @@ import msgspec
 
 from tidegate.core.errors import ConfigError
 from tidegate.environment.libraries.openenv_settings import OpenEnvSettings
-from tidegate.environment.libraries.verifiers_settings import VERIFIERS, VerifiersSettings, named_environment
+from tidegate.environment.libraries.verifiers_settings import VerifiersSettings, named_environment
 from tidegate.runtime.config import WorkloadConfig
 from tidegate.runtime.own_code.references import OwnReference, search_folders
+from tidegate.runtime.prompt_sources import VERIFIERS
 
 OPENENV = "openenv:"
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import msgspec
 
-# What the name of an environment in a run file begins with.
-VERIFIERS = "verifiers:"
+from tidegate.runtime.prompt_sources import VERIFIERS
 
 
 class VerifiersSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -33,11 +33,15 @@ from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.char_tokenizer import CharTokenizer
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import LongTailConfig, PolicyConfig, Settings, WorkloadConfig
+from tidegate.runtime.prompt_sources import EnvShare
 from tidegate.wire.subjects import Topology
 from tidegate.wire.validate import validate_trajectory
 
 pytestmark = pytest.mark.integration
 
+ROOT = Path(__file__).parents[4]
+FAKE = str(ROOT / "tests" / "support" / "fake_verifiers")
+VERSE = ROOT / "tests" / "integration" / "environment" / "my_verse.py"
 SPEC = CharLmSpec(d_model=16, num_layers=2, num_heads=2, context_length=64)
 SAMPLER = Sampler(max_new_tokens=8)
 TURNS = ("1", "2")
@@ -84,6 +88,49 @@ def settings(tmp_path: Path, nats: Broker) -> Settings:
         workload=WorkloadConfig(kind="text", env="calculator", num_samples=2, sampler=SAMPLER),
         policy=PolicyConfig(kind="char_lm", d_model=16, num_layers=2, num_heads=2, context_length=64),
     )
+
+
+@pytest.mark.slow
+async def test_actor_plays_the_environments_beside_those_of_verifiers_itself(
+    bus: Bus, topology: Topology, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [FAKE, *sys.path])
+    monkeypatch.setenv("PYTHONPATH", FAKE)
+    envs = (
+        EnvShare("verifiers:my-verse", 1.0, "verse", {"num_rows": 10}),
+        EnvShare("arithmetic", 1.0, "plus"),
+    )
+    workload = msgspec.structs.replace(settings.workload, env="", envs=envs)
+    mixed = msgspec.structs.replace(settings, workload=workload, files_dir=str(VERSE.parent))
+    gateway = GatewayConfig(
+        workers=1,
+        pass_env=("PYTHONPATH",),
+        sampling="override",
+        unknown_fields="ignore",
+        claim_deadline_s=120.0,
+    )
+    config = ActorConfig(engine="torch", slots=4, gateway=gateway)
+    asked = [
+        msgspec.structs.replace(
+            question("task-0"), env_id="verse", prompt_id=PromptId("train-7"), prompt="say 7"
+        ),
+        msgspec.structs.replace(question("task-1"), env_id="plus", answer="007"),
+    ]
+    await announce_policy(bus, topology, 2, CharLm(SPEC).to_arrays())
+    await give(bus, topology, asked)
+    async with (
+        running(environment_main.build, EnvironmentConfig(), make_context("environment", mixed, bus=bus)),
+        running(main.build, config, make_context("actor", mixed, bus=bus)),
+    ):
+        records = await trajectories(bus, topology, 2)
+        await emptied(bus, topology, "TASKS")
+    found = {record.trajectory_id: record for record in records}
+    assert sorted(found) == ["task-0.0", "task-0.1", "task-1.0", "task-1.1"]
+    for trajectory_id, record in found.items():
+        validate_trajectory(record, run_id=mixed.run)
+        is_verse = trajectory_id.startswith("task-0")
+        assert record.env_id == ("verse" if is_verse else "plus")
+        assert ("length" if is_verse else "digits") in record.reward_components
 
 
 async def test_agents_episodes_are_whole_scored_groups_with_the_policys_own_logprobs(

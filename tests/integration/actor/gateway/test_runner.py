@@ -28,6 +28,7 @@ from tidegate.actor.gateway.runner import AgentRunner
 from tidegate.actor.rollouts.heldout import HeldOutProblem
 from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutResult
 from tidegate.actor.rollouts.served_policy import ServedPolicy
+from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Task
@@ -92,12 +93,14 @@ async def agents(
     )
     control = EngineControl()
     context = make_context("actor", settings, bus=cast("Bus", None), index=index)
+    context = dataclasses.replace(context, stats=stats or context.stats, clock=clock or context.clock)
     runner = AgentRunner(
-        dataclasses.replace(context, stats=stats or context.stats, clock=clock or context.clock),
+        context,
         config,
         engine=engine,
         control=control,
         served_policy=ServedPolicy(control, asyncio.Event()),
+        time_accounting=TimeAccounting(context),
     )
     serving = asyncio.create_task(runner.serve())
     try:
@@ -291,6 +294,21 @@ async def test_task_that_the_engine_refuses_starts_no_program(engine: ScriptedEn
         [made] = await made_of(runner, question())
     assert isinstance(made, RefusedTask)
     assert made.error is engine.error
+
+
+async def test_question_to_an_agent_may_be_longer_than_the_models_context(
+    engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check(task: Task) -> None:
+        if len(task.prompt) > 100:
+            raise RecordError("too long")
+
+    monkeypatch.setattr(engine, "check_task", check)
+    long = msgspec.structs.replace(question(), prompt="x" * 1000)
+    async with agents(engine, with_config(command=("/does/not/exist",)), tmp_path) as runner:
+        [made] = await made_of(runner, long)
+    assert isinstance(made, RefusedTask)
+    assert "actor.gateway.command" in str(made.error), "its program was to be started"
 
 
 async def test_missing_program_is_reported(engine: ScriptedEngine, tmp_path: Path) -> None:
