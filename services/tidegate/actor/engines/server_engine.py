@@ -36,6 +36,8 @@ POLL_S = 0.01
 PING_PERIOD_S = 1.0
 # Period of polling a server's counter while its last tokens arrive, and a server that is starting.
 DRAIN_POLL_S = 0.002
+# Polls without an arrival, at least 50 ms, after which no token is in transit; one takes a few milliseconds.
+STILL_POLLS = 25
 READY_POLL_S = 0.25
 
 # Reported from the start: Prometheus sees no increase in a series that begins above 0.
@@ -329,7 +331,7 @@ class ServerEngine:
         self._figures[server_stats.UPDATE_MS] = 1e3 * (self._clock.monotonic_s() - started_at_s)
         self._epoch += 1
         self._num_made_before = await self._dialect.tokens_made() or 0
-        self._streams.num_received = 0
+        self._streams.begin_count()
         await self._dialect.resume()
 
     async def _drain_streams(self) -> None:
@@ -342,17 +344,23 @@ class ServerEngine:
         await self._streams.until_ended()
 
     async def _all_arrived(self) -> bool:
-        """Whether all tokens arrived that the server counts as generated, in two consecutive polls."""
+        """Whether all tokens arrived that the server counts as generated, in two consecutive polls.
+
+        Those of a caller that has gone never do: what is still missing once nothing arrives any more is theirs.
+        """
         deadline_s = self._clock.monotonic_s() + self._config.drain_deadline_s
-        num_agreed = 0
+        num_alike, missing_before = 0, -1
         while len(self._streams):
             num_made = await self._dialect.tokens_made()
             if num_made is None:
                 return False
-            agrees = num_made - self._num_made_before == self._streams.num_received
-            num_agreed = num_agreed + 1 if agrees else 0
-            if num_agreed == 2:
+            missing = num_made - self._num_made_before - self._streams.num_received
+            num_alike = num_alike + 1 if missing == missing_before else 1
+            missing_before = missing
+            if missing == 0 and num_alike == 2:
                 return True
+            if self._streams.has_left_tokens and num_alike == STILL_POLLS:
+                return False
             if self._clock.monotonic_s() >= deadline_s:
                 return False
             await asyncio.sleep(DRAIN_POLL_S)

@@ -48,6 +48,8 @@ class ServerStreams:
         # Bounded: a request leaves once its connection is closed.
         self._ending: set[asyncio.Task[PieceFinish | None]] = set()
         self.num_received = 0
+        # Whether a caller has gone, whose last tokens are counted by the server and never arrive.
+        self.has_left_tokens = False
 
     def __len__(self) -> int:
         """Requests in flight."""
@@ -59,6 +61,11 @@ class ServerStreams:
         self._versions = {label_of(known): known for known in (before, version) if known is not None}
         if held:
             self._released.clear()
+
+    def begin_count(self) -> None:
+        """Count the tokens that arrive from here on."""
+        self.num_received = 0
+        self.has_left_tokens = False
 
     def release(self) -> None:
         """Write the withheld tokens."""
@@ -127,7 +134,9 @@ class ServerStreams:
             raise
         finally:
             self._open.discard(stream)
-            stream.reading.cancel()  # the caller was cancelled: the request ends on the server as well
+            if not stream.reading.done():  # the caller was cancelled: the request ends on the server as well
+                self.has_left_tokens = True
+                stream.reading.cancel()
         if finish is None or finish == "abort":
             raise UnavailableError(
                 "The inference server aborted a request",
