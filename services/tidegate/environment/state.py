@@ -1,5 +1,6 @@
 """Scores as values: the cache of them, what a failed verifier means, the record once it is scored."""
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal, TypeAlias
@@ -15,6 +16,7 @@ from tidegate.environment.tasks.port import Problem, Score
 STAGE_SCORE = "reward.score"
 # The name of a task's own score among the parts of a reward.
 TASK = "task"
+DIGEST_BYTES = 16
 
 
 class AnsweredProblem(msgspec.Struct, frozen=True):
@@ -34,13 +36,14 @@ class ScoreCache:
 
     The verifier of a task's own score is its environment; others have their names.
 
-    At most ``num_max`` entries; a new one evicts the least recently used one.
+    At most ``num_max`` entries; a new one evicts the least recently used one. Texts are kept as their digests: 65,536
+    answers of 8,000 tokens are 2 GB.
     """
 
     def __init__(self, *, num_max: int) -> None:
         """Start with an empty cache; with ``num_max`` 0 it keeps nothing."""
         self._num_max = num_max
-        self._scores: OrderedDict[tuple[str, AnsweredProblem], Score] = OrderedDict()
+        self._scores: OrderedDict[bytes, Score] = OrderedDict()
 
     def __len__(self) -> int:
         """Scores kept now."""
@@ -48,16 +51,25 @@ class ScoreCache:
 
     def get(self, source: str, answer: AnsweredProblem) -> Score | None:
         """A score given before. The whole problem counts: its id alone could come with another answer."""
-        score = self._scores.get((source, answer))
+        if not self._num_max:
+            return None
+        key = _digest(source, answer)
+        score = self._scores.get(key)
         if score is not None:
-            self._scores.move_to_end((source, answer))
+            self._scores.move_to_end(key)
         return score
 
     def put(self, source: str, answer: AnsweredProblem, score: Score) -> None:
         """Keep a score."""
-        self._scores[source, answer] = score
+        if not self._num_max:
+            return
+        self._scores[_digest(source, answer)] = score
         while len(self._scores) > self._num_max:
             self._scores.popitem(last=False)
+
+
+def _digest(source: str, answer: AnsweredProblem) -> bytes:
+    return hashlib.blake2b(msgspec.msgpack.encode((source, answer)), digest_size=DIGEST_BYTES).digest()
 
 
 def answer_of(record: Trajectory) -> AnsweredProblem:

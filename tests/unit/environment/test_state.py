@@ -1,5 +1,7 @@
 """Scores as values: the cache, whole groups, failed verifiers."""
 
+import tracemalloc
+
 import msgspec
 import numpy as np
 import pytest
@@ -72,6 +74,19 @@ def test_cache_does_not_mix_environments_nor_problems_with_another_answer() -> N
     cache.put(ENV, answer("3", expected="2"), score(0.0))
     assert cache.get(ENV, answer("3", expected="3")) is None
     assert cache.get("other", answer("3", expected="2")) is None
+
+
+def test_cache_keeps_no_texts() -> None:
+    cache = ScoreCache(num_max=64)
+    tracemalloc.start()
+    try:
+        for number in range(64):
+            cache.put(ENV, answer(f"{number}" * 100_000), score(1.0))
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(cache) == 64
+    assert held < 100_000, "less than a single one of the texts"
 
 
 def test_answer_holds_the_problem_of_the_record() -> None:
