@@ -9,11 +9,13 @@ import pytest
 
 from tests.support.service_harness import make_context
 from tests.support.settings import make_settings
+from tests.unit.actor.episodes_harness import Harness, task_of
 from tests.unit.actor.support import evaluation_task, version
 from tidegate.actor.engines.port import Completed
 from tidegate.actor.evaluation import held_out
 from tidegate.actor.rollouts.heldout import HeldOutProblem, read_problems
 from tidegate.catalogue import actor as statistics
+from tidegate.core.cut_off import CUT_OFF
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Task
 from tidegate.environment.tasks.arithmetic import Arithmetic
@@ -81,3 +83,13 @@ async def test_answers_that_have_no_reward_yet_are_scored_and_the_others_keep_th
     result = await evaluator.evaluate(evaluation_task())
     assert asked == ["b"]
     assert result.figures[statistics.EVALUATION_MEAN_REWARD] == 0.5
+
+
+async def test_evaluated_answer_that_was_cut_off_is_not_mistaken_for_a_finished_one() -> None:
+    harness = Harness(stop_share=0.3)
+    task = msgspec.structs.replace(evaluation_task(), sampler=task_of(max_new_tokens=3).sampler)
+    problems = [HeldOutProblem(f"p-{number}", f"{number}+1=", str(number + 1)) for number in range(20)]
+    completed = await harness.runner.complete(task, problems)
+    for completion in completed.completions:
+        assert completion.endswith(CUT_OFF) == (len(completion.removesuffix(CUT_OFF)) == 3)
+    assert 0 < sum(completion.endswith(CUT_OFF) for completion in completed.completions) < len(problems)

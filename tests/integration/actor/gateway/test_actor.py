@@ -90,7 +90,7 @@ def settings(tmp_path: Path, nats: Broker) -> Settings:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 async def test_actor_plays_the_environments_beside_those_of_verifiers_itself(
     bus: Bus, topology: Topology, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
