@@ -6,7 +6,7 @@ from itertools import groupby
 
 from tidegate.core.batching import Drop
 from tidegate.core.errors import ConflictError, NotFoundError, RecordError
-from tidegate.core.ids import PolicyVersion, TrajectoryId
+from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import DROP_REASONS
 from tidegate.core.staleness import Fresh
 from tidegate.trajectory_store import budgets, counts
@@ -15,6 +15,7 @@ from tidegate.trajectory_store.outcome_log import append_outcomes
 from tidegate.trajectory_store.replay.uses import num_units
 from tidegate.trajectory_store.rows import DETAIL_CHARACTERS_MAX
 from tidegate.trajectory_store.state import BatchLease
+from tidegate.wire.bounds import STEP_MAX
 from tidegate.wire.clients.trajectory_store import Consumption, Dropped
 
 BACK_TO_AVAILABLE = (
@@ -139,7 +140,35 @@ def write_release(db: sqlite3.Connection, lease: BatchLease, *, expired: bool = 
     )
     counts.add_to_counter(db, "leases_expired", int(expired))
     if expired:
-        db.execute("INSERT OR REPLACE INTO meta VALUES ('expired_lineage', ?)", (lease.version.lineage,))
+        _note_expired(db, lease.version)
+
+
+def _note_expired(db: sqlite3.Connection, version: PolicyVersion) -> None:
+    """Keep the last version of a lineage whose lease expired: see ``may_hold_expired``."""
+    lineage, step = _expired(db)
+    step = max(step, version.step) if lineage == version.lineage else version.step
+    db.executemany(
+        "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+        (("expired_lineage", version.lineage), ("expired_step", str(step))),
+    )
+
+
+def _expired(db: sqlite3.Connection) -> tuple[str, int]:
+    """Of which update the last lease expired; of a file that does not have the step, of one that is never made."""
+    found = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('expired_lineage', 'expired_step')"))
+    return found.get("expired_lineage", ""), int(found.get("expired_step", STEP_MAX))
+
+
+def may_hold_expired(db: sqlite3.Connection, lineage: LineageName) -> bool:
+    """Whether the learner of a lineage may have trained a batch whose lease expired.
+
+    It commits its updates in order, so one of the same version, or a later one, says that this update was another's.
+    """
+    expired, step = _expired(db)
+    if expired != lineage:
+        return False
+    later = "SELECT 1 FROM batches WHERE lineage = ? AND step >= ? AND state = 'committed' LIMIT 1"
+    return db.execute(later, (lineage, step)).fetchone() is None
 
 
 def write_consumed(

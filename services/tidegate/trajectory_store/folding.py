@@ -14,7 +14,7 @@ from tidegate.core.errors import ConflictError
 from tidegate.core.ids import LineageName, PolicyVersion, position_of
 from tidegate.core.replay import OPEN_END, Use, overused, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree
-from tidegate.trajectory_store import budgets, hash_chain
+from tidegate.trajectory_store import batches, budgets, hash_chain
 from tidegate.trajectory_store.folded_ids import FoldedIds, digest_of_tasks, folded_among, read_folded
 from tidegate.trajectory_store.hash_chain import (
     ArrivedNote,
@@ -76,9 +76,8 @@ def fold(
     """
     before = read_folded(db)
     checkpoint = checkpoint_of(db)
-    (expired,) = db.execute("SELECT (SELECT value FROM meta WHERE key = 'expired_lineage')").fetchone()
     # A learner whose lease expired may have trained it, and its checkpoint, from which it is restored, says so.
-    if checkpoint is None or expired == list(tree.lineages)[-1]:
+    if checkpoint is None or batches.may_hold_expired(db, list(tree.lineages)[-1]):
         return None
     # Of outcomes that were pruned before they were read, the rows are all that tells.
     (first_kept,) = db.execute("SELECT coalesce(min(cursor), 1) FROM outcomes").fetchone()

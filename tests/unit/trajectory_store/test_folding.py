@@ -245,6 +245,21 @@ def test_rows_stay_while_the_learner_of_an_expired_lease_may_be_restored(tmp_pat
     store.close()
 
 
+def test_rows_are_folded_again_once_the_learner_of_expired_leases_trains_on(tmp_path: Path) -> None:
+    store = started_store(tmp_path, config=FOLDS)
+    for step in range(6):
+        train(store, step, task_id(step))
+    accept(store, task_id(6), task_id(7), step=6)
+    in_training, ahead = leased(store, 6), leased(store, 7)
+    for lost in (ahead, in_training):
+        store.release(lost.batch_id, dropped=(), now_s=NOW_S, expired=True)
+    commit(store, leased(store, 6), 6)
+    assert settle(store, at(7)) == 0, "the one for version 7 may still have been trained"
+    commit(store, leased(store, 7), 7)
+    assert settle(store, at(8)) > 0
+    store.close()
+
+
 def test_restore_behind_what_was_folded_is_refused_and_changes_nothing(folded: Path) -> None:
     store = open_store(folded.parent, config=FOLDS)
     before = store.totals()
