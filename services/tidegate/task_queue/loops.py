@@ -130,6 +130,7 @@ class TaskQueue:
         self._limits = effective_limits(ceiling, journal.limits)
         # A pause or a tighter limit may have been published before this queue first started.
         self._limits_known = asyncio.Event()
+        self._limits_heard = 0
         if journal.limits is not None:
             self._limits_known.set()
         self._admitted_under = AdmittedUnder()
@@ -370,20 +371,29 @@ class TaskQueue:
         """Hold to the newest limits on CONTROL; the last ones hold while admission is away (I9)."""
         context = self.context
         subject = context.topology.control(context.service)
-        await context.bus.subscribe(subject, self._receive_limits)
+        await context.bus.subscribe(subject, self._hear_limits)
+        before = self._limits_heard
         while not context.drain.requested:
-            try:
-                stored = await context.bus.last(context.topology.stream("CONTROL"), subject)
-            except TidegateError as error:
-                if not error.retryable:
-                    raise
-            else:
-                if stored is not None:
-                    await self._receive_limits(stored.data, stored.headers)
-                self._limits_known.set()
+            heard = self._limits_heard
+            # Limits are heard before the stream's copies have agreed on them: it is read where none came lately.
+            if heard == before:
+                try:
+                    stored = await context.bus.last(context.topology.stream("CONTROL"), subject)
+                except TidegateError as error:
+                    if not error.retryable:
+                        raise
+                else:
+                    if stored is not None and heard == self._limits_heard:
+                        self._receive_limits(stored.data)
+                    self._limits_known.set()
+            before = heard
             await context.drain.sleep(self.config.limits_refresh_s)
 
-    async def _receive_limits(self, data: bytes, _headers: dict[str, str]) -> None:
+    async def _hear_limits(self, data: bytes, _headers: dict[str, str]) -> None:
+        self._limits_heard += 1
+        self._receive_limits(data)
+
+    def _receive_limits(self, data: bytes) -> None:
         try:
             published = _LIMITS_DECODER.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -391,6 +401,7 @@ class TaskQueue:
             self.context.stats.add(statistics.LIMITS_REFUSED)
             return
         self._take_limits(effective_limits(self._ceiling, published))
+        self._limits_known.set()
 
     def _take_limits(self, limits: Limits) -> None:
         if limits != self._limits:
