@@ -64,8 +64,6 @@ ACCEPTED_LINGER_BEHIND_S = 0.1
 
 # An upload reserves the bytes that it promises: a sender that stopped would keep them from others.
 UPLOAD_SILENCE_S = 30.0
-# A learner trains one batch, has the next one leased and waits for the commit of at most two.
-RENEWED_LEASES_MAX = 16
 
 _Context = aio.ServicerContext[Any, Any]
 BatchT = TypeVar("BatchT")
@@ -208,10 +206,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
 
     async def RenewLeases(self, request: pb.RenewLeasesRequest, context: _Context) -> pb.RenewLeasesResponse:
         """Hear that a learner is alive."""
-        if len(request.batch_ids) > RENEWED_LEASES_MAX:
-            raise RecordError(
-                f"A request renews {len(request.batch_ids)} leases, at most {RENEWED_LEASES_MAX} are allowed"
-            )
+        store_requests.check_held(request.batch_ids, learner_id=request.learner_id)
         lost = self._store.renew(request.batch_ids, learner_id=request.learner_id)
         return pb.RenewLeasesResponse(lost_batch_ids=lost, lease_timeout_s=self._store.lease_timeout_s)
 

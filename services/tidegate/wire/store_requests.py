@@ -28,6 +28,8 @@ CONSUMED_MAX = 4096
 OUTCOMES_MAX = 100_000
 # A reader that is given the present state of every row passes negative cursors back (``outcome_log``).
 CURSOR_MIN = -(2**63 - 1)
+# A learner trains one batch, has the next one leased and waits for the commit of at most two.
+HELD_MAX = 16
 # Updates that a learner can be ahead of what it committed and announced: those in flight, a handful.
 STEPS_AHEAD_MAX = 1024
 
@@ -45,8 +47,18 @@ def check_next_batch(
     check_number(request.max_lag, "max_lag", least=0, most=INT32_MAX)
     check_number(request.max_age_s, "max_age_s", least=0.0, most=TIME_S_MAX)
     check_wait(request.max_wait_s)
-    check_name(request.learner_id, "learner_id")
+    check_held(request.held_batch_ids, learner_id=request.learner_id)
     _check_ahead(request.version, "A batch was requested for", head=head)
+
+
+def check_held(batch_ids: Sequence[str], *, learner_id: str) -> None:
+    """Refuse more leases than a learner has: each is looked up, at every change while a request waits.
+
+    Raises:
+        RecordError: there are too many, or the learner has no name.
+    """
+    check_count(len(batch_ids), "leases of one learner", max_count=HELD_MAX)
+    check_name(learner_id, "learner_id")
 
 
 def check_wait(max_wait_s: float) -> None:

@@ -11,6 +11,7 @@ from tidegate.v1 import policy_pb2
 from tidegate.v1 import trajectory_store_service_pb2 as pb
 from tidegate.wire.bounds import IDS_MAX, LINEAGES_MAX
 from tidegate.wire.store_requests import (
+    HELD_MAX,
     STEPS_AHEAD_MAX,
     check_checkpointed,
     check_commit,
@@ -46,7 +47,7 @@ def test_requests_of_a_learner_pass() -> None:
     check_next_batch(lease(), head=HEAD)
     check_next_batch(lease(version=at(7 + STEPS_AHEAD_MAX)), head=HEAD)
     check_next_batch(lease(version=at(10**9, "1-bbbb")), head=HEAD)
-    check_next_batch(lease(), head=None)
+    check_next_batch(lease(held_batch_ids=["b1", "b2", "b3", "b4"]), head=None)
     check_opening(opening(), num_lineages=1, newest_of_parent=7)
     check_opening(opening(fork_step=7 + STEPS_AHEAD_MAX), num_lineages=1, newest_of_parent=7)
     check_opening(opening(fork_step=10**9), num_lineages=0, newest_of_parent=None)
@@ -65,6 +66,7 @@ def test_requests_of_a_learner_pass() -> None:
     "changes",
     [
         {"version": at(10**9)},
+        {"held_batch_ids": ["b1"] * (HELD_MAX + 1)},
         {"version": at(7 + STEPS_AHEAD_MAX + 1)},
         {"version": at(2**62)},
         {"version": at(-1)},
