@@ -4,7 +4,7 @@
 the distance between its newest and oldest; ``age`` the seconds since it was started. They are never combined.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
 import msgspec
@@ -55,7 +55,10 @@ class LineageTree(msgspec.Struct, frozen=True):
         Raises:
             UnknownVersionError: the lineage, or one of its ancestors, is not in the tree.
         """
-        path: list[tuple[LineageName, int]] = []
+        return list(self._way_back(version))
+
+    def _way_back(self, version: PolicyVersion) -> Iterator[tuple[LineageName, int]]:
+        """``path``, as far as it is asked for: a run of a thousand restarts has a thousand lineages."""
         name: LineageName | None = version.lineage
         step = version.step
         while name is not None:
@@ -65,9 +68,8 @@ class LineageTree(msgspec.Struct, frozen=True):
                     f"Policy version {version} belongs to lineage {name}, which this run never opened",
                     fix="check that the sender belongs to this run; the record is kept in QUARANTINE",
                 )
-            path.append((name, step))
+            yield name, step
             name, step = lineage.parent, min(step, lineage.fork_step)
-        return path
 
     def distance(self, head: PolicyVersion, version: PolicyVersion) -> int:
         """Updates between two versions, through their common ancestor.
@@ -78,16 +80,21 @@ class LineageTree(msgspec.Struct, frozen=True):
         Raises:
             UnknownVersionError: either lineage is not in the tree.
         """
-        up = dict(self.path(head))
-        for lineage, step in self.path(version):
+        up: dict[LineageName, int] = {}
+        for lineage, step in self._way_back(head):
+            if lineage == version.lineage:  # nearly always the first
+                return head.step + version.step - 2 * min(step, version.step)
+            up[lineage] = step
+        for lineage, step in self._way_back(version):
             if lineage in up:
-                common_step = min(step, up[lineage])
-                return (head.step - common_step) + (version.step - common_step)
+                return head.step + version.step - 2 * min(step, up[lineage])
         return head.step + version.step
 
     def descends(self, version: PolicyVersion, ancestor: PolicyVersion) -> bool:
         """Whether ``version`` is ``ancestor`` or was trained from it."""
-        return any(name == ancestor.lineage and step >= ancestor.step for name, step in self.path(version))
+        return any(
+            name == ancestor.lineage and step >= ancestor.step for name, step in self._way_back(version)
+        )
 
     def satisfies(self, version: PolicyVersion, required: PolicyVersion) -> bool:
         """Whether an actor that serves ``version`` may start a task that asks for ``required``.

@@ -172,7 +172,8 @@ def _last_to_fold(
         if step >= safe.get(lineage, 0)
     ]
     # Updates after the checkpoint may be lost or kept by the next restore; those of other branches are lost for ever.
-    for lineage in tree.lineages:
+    names = list(tree.lineages)
+    for lineage in names[names.index(checkpoint.lineage) :]:  # parents before children
         if tree.descends(PolicyVersion(lineage, OPEN_END), checkpoint):
             stay += db.execute(
                 "SELECT min(seq) FROM uses WHERE seq > ? AND seq <= ? AND lineage = ? AND step >= ?",

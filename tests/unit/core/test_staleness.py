@@ -1,4 +1,5 @@
 from collections import deque
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,6 +86,30 @@ def test_distance_is_the_number_of_updates_on_the_way_between_two_versions(
     for head in published:
         distances = walk(graph, head)
         assert {item: tree.distance(head, item) for item in published} == distances
+
+
+class CountedLineages(dict[LineageName, Lineage]):
+    """Counts the look-ups."""
+
+    num_read = 0
+
+    def get(self, key: LineageName, default: Any = None) -> Any:
+        self.num_read += 1
+        return super().get(key, default)
+
+
+def test_versions_near_the_head_cost_nothing_more_after_a_thousand_restarts() -> None:
+    chain = {
+        name(number): Lineage(name(number), name(number - 1) if number else None, 10 * number)
+        for number in range(1000)
+    }
+    tree = LineageTree(CountedLineages(chain))
+    head = version(999, 10_002)
+    assert tree.distance(head, version(999, 9_995)) == 7
+    assert tree.distance(head, version(998, 9_985)) == 17
+    assert tree.descends(head, version(997, 9_975))
+    assert isinstance(tree.lineages, CountedLineages)
+    assert tree.lineages.num_read == 1 + 2 + 3
 
 
 @given(histories())
