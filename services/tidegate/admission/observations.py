@@ -21,7 +21,7 @@ from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.catalogue.kinds import Counter, Gauge
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.runtime.instances import REPLICATED
-from tidegate.wire.stats import ServiceStats
+from tidegate.wire.stats import STATISTICS_MAX, ServiceStats
 
 # An instance without a report for this long counts as lost: six reports of a normal one, two of a slow one.
 SILENT_AFTER_S = 3.0
@@ -252,11 +252,16 @@ def _is_counter(name: str) -> bool:
     return name.endswith("_total")
 
 
+def _has_place(name: str, numbers: dict[str, float]) -> bool:
+    """Whether a name is kept beyond its report: those of one service are as many as a report may have."""
+    return name in numbers or len(numbers) < STATISTICS_MAX
+
+
 def _add_increases(slot: _Slot, before: dict[str, float], after: dict[str, float]) -> None:
     increases = slot.increases
     for name, value in after.items():
         increase = value - before.get(name, 0.0)
-        if increase > 0 and (_is_counter(name) or name == _COUNTED):
+        if increase > 0 and (_is_counter(name) or name == _COUNTED) and _has_place(name, increases):
             increases[name] = increases.get(name, 0.0) + increase
 
 
@@ -264,7 +269,7 @@ def _add_totals(service: _Service, before: dict[str, float], after: dict[str, fl
     totals = service.totals
     for name, value in after.items():
         known = before.get(name)
-        if value != known and _is_counter(name):
+        if value != known and _is_counter(name) and _has_place(name, totals):
             totals[name] = totals.get(name, 0.0) + value - (known or 0.0)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from tidegate.catalogue import learner as learner_stats
-from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.ids import LineageName, PolicyVersion, parse_version
 from tidegate.wire.stats import ServiceStats
 
 SERVING_SHARE = 0.95
@@ -35,12 +35,15 @@ class Propagation(msgspec.Struct, frozen=True):
 
 def publication_of(stats: ServiceStats, *, received_at_s: float) -> Publication | None:
     """The newest publication in a learner's report; None when the report has none."""
-    lineage, separator, step = stats.labels.get(learner_stats.PUBLISHED_VERSION, "").rpartition("@")
     published_at_s = stats.values.get(learner_stats.PUBLISHED_AT_S)
-    if not separator or not step.isdecimal() or published_at_s is None:
+    if published_at_s is None:
+        return None
+    try:
+        version = parse_version(stats.labels.get(learner_stats.PUBLISHED_VERSION, ""))
+    except ValueError:
         return None
     since_s = max(0.0, stats.at_s - published_at_s)
-    return Publication(PolicyVersion(LineageName(lineage), int(step)), received_at_s - since_s)
+    return Publication(version, received_at_s - since_s)
 
 
 def note(state: Propagation, publication: Publication | None) -> Propagation:

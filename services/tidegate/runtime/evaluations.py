@@ -23,4 +23,7 @@ def version_order(text: str) -> tuple[int, int]:
     """A version's number of its lineage and its step, which order versions by time; any other text comes first."""
     lineage, _, step = text.rpartition("@")
     number = lineage.partition("-")[0]
-    return (int(number), int(step)) if number.isdigit() and step.isdigit() else NOT_EVALUATED
+    try:
+        return int(number), int(step)
+    except ValueError:  # as a report is a stranger's text: superscript digits, or five thousand of them
+        return NOT_EVALUATED

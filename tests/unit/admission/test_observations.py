@@ -14,7 +14,7 @@ from tidegate.admission.observations import (
 )
 from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import trajectory_store as store_stats
-from tidegate.wire.stats import ServiceStats
+from tidegate.wire.stats import STATISTICS_MAX, ServiceStats
 
 
 def report(
@@ -254,6 +254,17 @@ def test_instance_that_fell_silent_or_ended_is_gone_and_its_counts_stay() -> Non
     assert merged["actor.rss_mb"] == 60.0
     seen.put(report(later_s, instance="actor-1", state="stopped", steps_total=6.0), now_s=later_s)
     assert seen.alive("actor", now_s=later_s) == []
+
+
+def test_flood_of_counters_does_not_grow_memory() -> None:
+    seen = Observations(window_s=5.0)
+    for number in range(3):
+        made_up = {f"n{number}_{each}_total": 1.0 for each in range(STATISTICS_MAX - 1)}
+        values = {"steps_total": float(number), **made_up}
+        seen.put(ServiceStats("actor", "actor-0", "ready", 0.0, 0.0, values), now_s=0.1 * number)
+    totals = seen.totals("actor")
+    assert len(totals) == STATISTICS_MAX
+    assert totals["steps_total"] == 2.0
 
 
 def test_flood_of_names_does_not_grow_memory() -> None:
