@@ -20,6 +20,7 @@ from tidegate.admission.batch_refusals import BatchRefusals
 from tidegate.admission.completion import RunCompletion
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.curriculum_problem import CurriculumProblem
+from tidegate.admission.learner_starts import starts_sentence
 from tidegate.admission.loop_stalls import LoopStalls
 from tidegate.admission.observations import SILENT_AFTER_S, Observations
 from tidegate.admission.samples import SystemSample
@@ -189,10 +190,14 @@ class Admission:
         return diagnose(signals, self.context.settings.workloads), signals
 
     def problems(self) -> list[str]:
-        """A full disk, refused batches, failed own code, event loops that stood still, and actors' problems."""
+        """What is wrong beside the bottleneck, the disk first and the problems of actors last."""
         now_s = self._now_s()
         known = (
             disk_problem(self.context.data_dir),
+            *(
+                starts_sentence(stats.labels.get(store_stats.HEAD, ""))
+                for stats in self.reports("trajectory_store")
+            ),
             self._batch_refusals.sentence(now_s=now_s),
             self.verifier_problem(),
             self.curriculum_problem(),

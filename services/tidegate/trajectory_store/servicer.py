@@ -255,7 +255,9 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         known = self._store.tree.lineages
         parent = LineageName(request.lineage.parent)
         newest = self._store.ledger.newest_step(parent) if parent in known else None
-        store_requests.check_opening(request, num_lineages=len(known), newest_of_parent=newest)
+        ancestors = () if known else request.ancestors
+        names = {request.lineage.name, *known, *(each.name for each in ancestors)}
+        store_requests.check_opening(request, num_lineages=len(names), newest_of_parent=newest)
         if request.lineage.name not in known:  # a repeated call opens none
             self._opening_rate.take(now_s=self._clock.monotonic_s())
         revived = self._store.open_lineage(

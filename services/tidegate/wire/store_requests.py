@@ -101,7 +101,7 @@ def check_dropped(batch_id: str | None, dropped: Sequence[pb.DroppedTrajectory])
 def check_opening(request: pb.OpenLineageRequest, *, num_lineages: int, newest_of_parent: int | None) -> None:
     """Refuse a lineage that no learner opens, and one more than a tree may have.
 
-    ``num_lineages``: that the store has. ``newest_of_parent``: the newest step of the parent, None of one that the
+    ``num_lineages``: that the store has then. ``newest_of_parent``: the newest step of the parent, None of one that the
     store does not know.
 
     Raises:
@@ -112,7 +112,12 @@ def check_opening(request: pb.OpenLineageRequest, *, num_lineages: int, newest_o
         what = f"The fork step of lineage {request.lineage.name}"
         check_number(request.lineage.fork_step, what, least=0, most=newest_of_parent + STEPS_AHEAD_MAX)
     check_lineages(request.ancestors)
-    check_count(num_lineages + 1, "lineages of a run", max_count=LINEAGES_MAX)
+    if num_lineages > LINEAGES_MAX:
+        raise RecordError(
+            f"The learner of this run has started {LINEAGES_MAX:,} times, which is as often as it may",
+            why="each start opens a lineage, and every version is announced with all of them",
+            fix="begin another run from this one's newest version: begin_from in its run file",
+        )
     check_name(request.learner_id, "learner_id")
     check_count(len(request.consumed), "consumed batches", max_count=CONSUMED_MAX)
     for batch in request.consumed:

@@ -99,9 +99,9 @@ def test_lineage_that_no_learner_opens_is_refused(changes: dict[str, object]) ->
 
 
 def test_lineage_beyond_those_that_a_tree_may_have_is_refused() -> None:
-    check_opening(opening(), num_lineages=LINEAGES_MAX - 1, newest_of_parent=7)
-    with pytest.raises(RecordError, match="lineages of a run"):
-        check_opening(opening(), num_lineages=LINEAGES_MAX, newest_of_parent=7)
+    check_opening(opening(), num_lineages=LINEAGES_MAX, newest_of_parent=7)
+    with pytest.raises(RecordError, match=r"started 4,096 times.*begin_from"):
+        check_opening(opening(), num_lineages=LINEAGES_MAX + 1, newest_of_parent=7)
 
 
 def test_three_hundred_thousand_drops_are_refused_before_one_is_read() -> None:
