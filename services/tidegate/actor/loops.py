@@ -22,7 +22,7 @@ from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.actor.state import redelivered, split_startable
 from tidegate.catalogue import actor as statistics
 from tidegate.catalogue.kinds import Counter
-from tidegate.core.deliveries import fails_for_good, is_spent, spent_detail
+from tidegate.core.deliveries import EVALUATIONS_UNTIL_FAILED, fails_for_good, is_spent, spent_detail
 from tidegate.core.errors import DeadlineError, RecordError, TidegateError
 from tidegate.core.records import Task
 from tidegate.runtime.consumer import Delivery
@@ -321,7 +321,11 @@ class WorkLoops:
             stats.add(statistics.EVALUATIONS_FAILED)
             stats.label(statistics.EVALUATION_PROBLEM, f"{leased.task.required_version}: {error.what}")
             self._context.log.warning("evaluation_failed", task_id=leased.task.task_id, error=str(error))
-            for_good = fails_for_good(leased.delivery.num_delivered, retryable=error.retryable)
+            for_good = fails_for_good(
+                leased.delivery.num_delivered,
+                retryable=error.retryable,
+                until_failed=EVALUATIONS_UNTIL_FAILED,
+            )
             repeat = not isinstance(error, DeadlineError) and not for_good
         stats.add(statistics.EVALUATION_S, clock.monotonic_s() - started_at_s)
         self._in_flight.stop_running(leased)

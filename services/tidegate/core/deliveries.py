@@ -8,6 +8,8 @@ outcomes the task queue follows: the room is free at once, and the reason is the
 
 # Work that fails with an error at this delivery is not tried again: other processes failed at it before.
 DELIVERIES_UNTIL_FAILED = 5
+# An evaluation costs as much as thousands of tasks, and the next version is evaluated all the same.
+EVALUATIONS_UNTIL_FAILED = 2
 # Work gets more where the error is temporary, or where there is none because the processes that held it were killed or
 # drained: neither is its fault, and a rollout of a language model resumes from its tokens. The limit is for work that
 # kills each process that takes it.
@@ -19,12 +21,14 @@ def is_spent(num_delivered: int) -> bool:
     return num_delivered > DELIVERIES_MAX
 
 
-def fails_for_good(num_delivered: int, *, retryable: bool) -> bool:
+def fails_for_good(
+    num_delivered: int, *, retryable: bool, until_failed: int = DELIVERIES_UNTIL_FAILED
+) -> bool:
     """Whether work that failed with an error at this delivery is dropped, or else released for another one.
 
-    ``retryable``: the error is temporary.
+    ``retryable``: the error is temporary. ``until_failed``: at which delivery work fails otherwise.
     """
-    return num_delivered >= (DELIVERIES_MAX if retryable else DELIVERIES_UNTIL_FAILED)
+    return num_delivered >= (DELIVERIES_MAX if retryable else until_failed)
 
 
 def spent_detail(num_delivered: int) -> str:

@@ -12,6 +12,8 @@ from tidegate.core.deliveries import (
 def test_work_that_fails_is_dropped_at_its_fifth_delivery_and_with_a_temporary_error_at_its_tenth() -> None:
     assert next(number for number in range(1, 12) if fails_for_good(number, retryable=False)) == 5
     assert next(number for number in range(1, 12) if fails_for_good(number, retryable=True)) == 10
+    assert fails_for_good(2, retryable=False, until_failed=2)
+    assert not fails_for_good(9, retryable=True, until_failed=2)
 
 
 def test_work_whose_processes_were_killed_is_run_ten_times() -> None:
