@@ -5,7 +5,8 @@ to be the best one; at most two versions are held besides the newest ``keep_vers
 the mean return (reward) of training decides, measured over its window: the newest version at its highest is held.
 
 A version of a branch that was given up is not considered. One that was the best before an operator rolled the run back
-past it is forgotten: the rollback says that what was trained there does not count, whatever its score.
+past it is forgotten: the rollback says that what was trained there does not count, whatever its score. The newest
+rollback is read from EVENTS as well, so that one which nobody heard here is carried out a little later.
 """
 
 import json
@@ -15,8 +16,9 @@ from typing import Any, cast
 import msgspec
 
 from tidegate.catalogue import learner as learner_stats
-from tidegate.core.errors import RecordError
+from tidegate.core.errors import RecordError, TidegateError
 from tidegate.core.ids import PolicyVersion, parse_version
+from tidegate.core.staleness import LineageTree
 from tidegate.runtime.best_version import BEST_FILE, TRAINING, BestVersion, read_best
 from tidegate.runtime.files import replace_file
 from tidegate.runtime.service import ServiceContext
@@ -27,6 +29,8 @@ from tidegate.weight_distribution.versions import VersionStore
 BEGUN, RESULT, ROLLED_BACK = "evaluation_begun", "evaluation", "rolled_back"
 # What an evaluation says of a version; the first one that it has decides.
 MEASURES = ("mean_return", "mean_reward", "solved_share")
+# Between two looks for a rollback that was not heard: this service, or its connection, was away.
+LOOK_S = 60.0
 _TRAINED = (learner_stats.MEAN_RETURN, learner_stats.MEAN_REWARD)
 
 
@@ -53,7 +57,7 @@ class BestKeeper:
         """``versions``: holds what ``held_version`` says."""
         self._context = context
         self._versions = versions
-        self._best = read_best(context.data_dir)
+        self._best = read_best(context.data_dir) if held_version(context.data_dir) else None
         self._evaluated: PolicyVersion | None = None
 
     async def follow(self) -> None:
@@ -63,7 +67,20 @@ class BestKeeper:
         await bus.subscribe(topology.event(RESULT), self.result)
         await bus.subscribe(topology.event(ROLLED_BACK), self.rolled_back)
         await bus.subscribe(topology.stats("learner"), self.trained)
-        await self._context.drain.wait()
+        while True:
+            await self._recall_rollback()
+            if await self._context.drain.sleep(LOOK_S):
+                return
+
+    async def _recall_rollback(self) -> None:
+        bus, topology = self._context.bus, self._context.topology
+        try:
+            stored = await bus.last(topology.stream("EVENTS"), topology.event(ROLLED_BACK))
+        except TidegateError as error:
+            self._context.log.warning("rollback_not_read", error=str(error))
+            return
+        if stored is not None:
+            await self.rolled_back(stored.data, stored.headers)
 
     async def begun(self, data: bytes, _headers: dict[str, str]) -> None:
         """An evaluation began: hold its version until the result."""
@@ -84,9 +101,16 @@ class BestKeeper:
             self._evaluated = None
             self._hold()
 
-    async def rolled_back(self, _data: bytes, _headers: dict[str, str]) -> None:
-        """The run went back: the best version goes if it is on the branch that ended."""
-        if self._best is None or self._is_of_the_run(parse_version(self._best.version)):
+    async def rolled_back(self, data: bytes, _headers: dict[str, str]) -> None:
+        """The run went back: the best version goes if it is on the branch that ended.
+
+        Not one that was trained since: what a crash cost after the rollback was not given up.
+        """
+        since = _version_in(_fields_of(data))
+        if self._best is None or since is None:
+            return
+        best = parse_version(self._best.version)
+        if self._is_of_the_run(best) or self._is_trained_from(since, best):
             return
         self._context.log.info("best_version_forgotten", version=self._best.version, score=self._best.score)
         self._best = None
@@ -126,6 +150,11 @@ class BestKeeper:
         """Whether the newest version was trained from it: it is on no branch that was given up."""
         head = self._versions.head
         return head is None or head.manifest.tree.descends(head.manifest.version, version)
+
+    def _is_trained_from(self, ancestor: PolicyVersion, version: PolicyVersion) -> bool:
+        head = self._versions.head
+        tree = LineageTree() if head is None else head.manifest.tree
+        return version.lineage in tree.lineages and tree.descends(version, ancestor)
 
     def _hold(self) -> None:
         best = None if self._best is None else parse_version(self._best.version)

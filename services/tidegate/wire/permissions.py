@@ -74,7 +74,9 @@ SERVICES: Mapping[str, ServicePermissions] = {
     "learner": ServicePermissions(
         events=("checkpoint_corrupt", "rolled_back", "warmed_up"), follow=("ver.*",), read=("POLICY",)
     ),
-    "weight_distribution": ServicePermissions(publish=("ver.*",), follow=("ver.*",), read=("POLICY",)),
+    "weight_distribution": ServicePermissions(
+        publish=("ver.*",), follow=("ver.*",), read=("POLICY", "EVENTS")
+    ),
     "admission": ServicePermissions(
         publish=("ctl.*",),
         events=("limits", "pause", "settings", "slo"),

@@ -9,13 +9,17 @@ import pytest
 from structlog import get_logger
 
 from tests.unit.weight_distribution.offers import ROOT, TREE, offer, take_in, version
-from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.ids import LineageName, PolicyVersion, RunId
 from tidegate.core.staleness import Lineage
 from tidegate.runtime.best_version import BestVersion, read_best
+from tidegate.runtime.bus import Handler
+from tidegate.runtime.drain import Drain
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.streams import Stored
 from tidegate.weight_distribution.best import BestKeeper, held_version, is_better
 from tidegate.weight_distribution.versions import VersionStore
 from tidegate.wire.stats import ServiceStats, encode_stats
+from tidegate.wire.subjects import Topology
 
 KEEP = 2
 
@@ -25,9 +29,34 @@ def store(tmp_path: Path) -> VersionStore:
     return VersionStore(tmp_path / "versions", keep_versions=KEEP)
 
 
+class Broker:
+    """Nobody publishes; EVENTS holds one message, or none."""
+
+    stored: bytes | None = None
+
+    async def subscribe(self, _subject: str, _handler: Handler) -> None: ...
+
+    async def last(self, _stream: str, _subject: str) -> Stored | None:
+        return None if self.stored is None else Stored(self.stored, {}, 1)
+
+
 @pytest.fixture
-def keeper(tmp_path: Path, store: VersionStore) -> BestKeeper:
-    context = SimpleNamespace(data_dir=tmp_path, clock=SimpleNamespace(now_s=lambda: 1.0), log=get_logger())
+def broker() -> Broker:
+    return Broker()
+
+
+@pytest.fixture
+def keeper(tmp_path: Path, store: VersionStore, broker: Broker) -> BestKeeper:
+    drain = Drain()
+    drain.request()
+    context = SimpleNamespace(
+        data_dir=tmp_path,
+        clock=SimpleNamespace(now_s=lambda: 1.0),
+        log=get_logger(),
+        bus=broker,
+        topology=Topology(RunId("run-t")),
+        drain=drain,
+    )
     return BestKeeper(cast("ServiceContext", context), store)
 
 
@@ -125,13 +154,18 @@ def roll_back(store: VersionStore, *, to: int) -> PolicyVersion:
     return after
 
 
+def rollback_to(after: PolicyVersion) -> bytes:
+    """The event of a rollback, by the first version since."""
+    return json.dumps({"kind": "rolled_back", "version": str(after)}).encode()
+
+
 async def test_best_version_is_forgotten_when_the_run_goes_back_past_it(
     tmp_path: Path, store: VersionStore, keeper: BestKeeper
 ) -> None:
     publish(store, 1, 2, 3)
     await keeper.result(evaluation(version(3), mean_return=90.0), {})
     after = roll_back(store, to=2)
-    await keeper.rolled_back(b"{}", {})
+    await keeper.rolled_back(rollback_to(after), {})
     assert read_best(tmp_path) is None
     await keeper.result(evaluation(version(3), mean_return=95.0), {})
     assert read_best(tmp_path) is None, "nor does an evaluation that ends later bring it back"
@@ -147,12 +181,41 @@ async def test_best_version_before_the_one_that_a_run_goes_back_to_stays(
     publish(store, 1, 2)
     await keeper.result(evaluation(version(2), mean_return=90.0), {})
     publish(store, 3)
-    roll_back(store, to=2)
-    await keeper.rolled_back(b"{}", {})
+    await keeper.rolled_back(rollback_to(roll_back(store, to=2)), {})
     best = read_best(tmp_path)
     assert best is not None
     assert best.version == str(version(2))
     assert version(2) in store.kept()
+
+
+async def test_best_version_is_forgotten_after_a_rollback_that_nobody_heard(
+    tmp_path: Path, store: VersionStore, keeper: BestKeeper, broker: Broker
+) -> None:
+    publish(store, 1, 2, 3)
+    await keeper.result(evaluation(version(3), mean_return=90.0), {})
+    broker.stored = rollback_to(roll_back(store, to=2))
+    await keeper.follow()
+    assert read_best(tmp_path) is None
+
+
+async def test_best_version_since_the_last_rollback_outlives_a_crash_that_costs_its_branch(
+    tmp_path: Path, store: VersionStore, keeper: BestKeeper, broker: Broker
+) -> None:
+    publish(store, 1, 2)
+    after = roll_back(store, to=1)
+    best = version(2, after.lineage)
+    tree = TREE.add(Lineage(after.lineage, parent=ROOT, fork_step=1))
+    take_in(store, offer(best, tree=tree))
+    await keeper.result(evaluation(best, mean_return=50.0), {})
+    restored = version(1, LineageName("2-cccc"))
+    take_in(
+        store, offer(restored, tree=tree.add(Lineage(restored.lineage, parent=after.lineage, fork_step=1)))
+    )
+    broker.stored = rollback_to(after)
+    await keeper.follow()
+    found = read_best(tmp_path)
+    assert found is not None
+    assert found.version == str(best)
 
 
 @pytest.mark.parametrize(
