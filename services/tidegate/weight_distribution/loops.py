@@ -6,6 +6,7 @@ from tidegate.catalogue import weight_distribution as statistics
 from tidegate.core.errors import BackpressureError, ConflictError, TidegateError
 from tidegate.core.ids import PolicyVersion
 from tidegate.runtime.service import ServiceContext
+from tidegate.weight_distribution.announced import check_announcement
 from tidegate.weight_distribution.announcer import Announcer
 from tidegate.weight_distribution.best import held_version
 from tidegate.weight_distribution.config import WeightDistributionConfig
@@ -44,8 +45,9 @@ class Distribution:
         Raises:
             BackpressureError: too many publishes at once.
             ConflictError: the version cannot follow the head.
-            RecordError: the manifest is impossible.
+            RecordError: the manifest is impossible, or no message can announce it.
         """
+        check_announcement(manifest, announcement)
         match self.decide(manifest):
             case Repeat():
                 return None

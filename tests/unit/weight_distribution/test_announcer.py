@@ -1,17 +1,28 @@
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import numpy as np
 import pytest
 
 from tests.unit.weight_distribution.offers import ROOT, TREE, offer, take_in, version
-from tidegate.core.errors import ConflictError, UnavailableError
+from tidegate.core.errors import ConflictError, RecordError, UnavailableError
 from tidegate.core.ids import LineageName, RunId
 from tidegate.core.staleness import Lineage, LineageTree
 from tidegate.runtime.bus import Published, Stored
+from tidegate.runtime.service import ServiceContext
+from tidegate.weight_distribution.announced import ANNOUNCEMENT_BYTES_MAX
 from tidegate.weight_distribution.announcer import Announcer
+from tidegate.weight_distribution.config import WeightDistributionConfig
+from tidegate.weight_distribution.loops import Distribution
 from tidegate.weight_distribution.versions import StoredVersion, VersionStore
 from tidegate.wire.announcement import Announcement
+from tidegate.wire.bounds import LINEAGES_MAX
 from tidegate.wire.subjects import Topology
+
+ONE = np.zeros(1, np.float32)
 
 
 class Subject:
@@ -89,6 +100,28 @@ async def test_versions_are_announced_in_order_and_inline_payload_travels(store:
     assert inline is not None
     assert inline.tensors.keys() == offer(version(0)).snapshot.tensors.keys()
     assert Announcement.from_bytes(subject.messages[1][2]).inline_snapshot() is None
+
+
+async def test_payload_that_does_not_fit_beside_the_lineages_is_pulled(store: VersionStore) -> None:
+    """A learner that started 4,096 times, and the largest payload that settings allow inline."""
+    names = [ROOT, *(LineageName(f"{number}-{number:04x}") for number in range(1, LINEAGES_MAX))]
+    forks = [Lineage(name, parent=before, fork_step=10**6) for before, name in pairwise(names)]
+    large = offer(version(0), {"w": np.zeros(100 << 10, np.float32)}, tree=TREE.add_all(forks))
+    subject = Subject()
+    await announcer(subject).announce(take_in(store, large), inline_payload=large.payload)
+    (_, _, data) = subject.messages[0]
+    assert len(data) < ANNOUNCEMENT_BYTES_MAX < len(data) + len(large.payload)
+    assert Announcement.from_bytes(data).inline_snapshot() is None
+
+
+def test_version_that_no_message_can_announce_is_refused_before_its_tensors_are_sent(tmp_path: Path) -> None:
+    experts = {f"model.layers.{number}.mlp.experts.127.down_proj.weight": ONE for number in range(7000)}
+    given = offer(version(0), experts)
+    context = SimpleNamespace(data_dir=tmp_path, bus=Subject(), topology=Topology(RunId("r")))
+    distribution = Distribution(cast("ServiceContext", context), WeightDistributionConfig())
+    with pytest.raises(RecordError, match="7,000 tensors"):
+        distribution.begin(given.manifest, given.announcement)
+    assert distribution.versions.head is None
 
 
 async def test_announcing_again_changes_nothing(store: VersionStore) -> None:
