@@ -141,6 +141,8 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             chunk=joined[:FIRST_CHUNK_BYTES],
         )
         for chunk in _later_chunks(joined):
+            # Its learner reads on, and does not know the lease before it has the whole.
+            self._store.renew((batch.batch_id,), learner_id=request.learner_id)
             yield chunk
 
     async def ReadUpdate(self, request: pb.ReadUpdateRequest, context: _Context) -> AsyncIterator[Any]:
@@ -176,6 +178,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
             frame_size=len(batch.frame), chunk=batch.frame[:FIRST_CHUNK_BYTES], waited_s=waited_s
         )
         for chunk in _later_chunks(batch.frame):
+            self._store.renew((batch.batch_id,), learner_id=request.learner_id)
             yield chunk
 
     async def _when_ready(

@@ -1,6 +1,8 @@
 """Leases end by themselves: a learner that went away gives its trajectories back, a living one never loses them."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,11 +18,16 @@ from tests.unit.trajectory_store.building import (
 )
 from tests.unit.trajectory_store.replay.building import insert, replay_of, sampled, started_replay
 from tidegate.core.errors import ConflictError
+from tidegate.runtime.clock import Clock
+from tidegate.trajectory_store import servicer
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.lease_deadlines import LeaseDeadlines
 from tidegate.trajectory_store.replay.sampled_batches import SampledCommit
+from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
 from tidegate.trajectory_store.state import BatchLease
 from tidegate.trajectory_store.store import Batch, Store
+from tidegate.v1.trajectory_store_service_pb2 import LeaseBatchRequest
+from tidegate.wire.convert import version_to_proto
 
 TIMEOUT_S = TrajectoryStoreConfig().lease_timeout_s
 PERIOD_S = TrajectoryStoreConfig().expiry_period_s
@@ -59,6 +66,26 @@ def test_lease_that_is_renewed_outlives_any_update(store: Store) -> None:
         assert store.renew([batch.batch_id], learner_id="learner-0") == []
     commit(store, batch, 0)
     assert state_of(store, "t-1.0") == ("trained", "")
+
+
+async def test_lease_lives_while_its_learner_reads_the_batch_over_a_slow_network(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only with the last chunk does the learner know what it holds."""
+    monkeypatch.setattr(servicer, "FIRST_CHUNK_BYTES", 64)
+    monkeypatch.setattr(servicer, "CHUNK_BYTES", 64)
+    accept(store, "t-1")
+    request = LeaseBatchRequest(
+        version=version_to_proto(at(0)), batch_size=1, max_lag=4, max_age_s=60.0, learner_id="learner-0"
+    )
+    clock = cast("Clock", SimpleNamespace(monotonic_s=lambda: 0.0, now_s=lambda: NOW_S))
+    serving = TrajectoryStoreServicer(store, clock, budget=lambda: LIMITS)
+    num_chunks = 0
+    async for _ in serving.LeaseBatch(request, cast("Any", None)):
+        now_s, num_chunks = 60.0 * num_chunks, num_chunks + 1
+        assert pass_time(store, from_s=now_s, seconds=TIMEOUT_S - PERIOD_S) == []
+    assert num_chunks > 2
+    assert store.totals().leased == 1
 
 
 def test_lease_is_renewed_by_its_learner_only(store: Store) -> None:

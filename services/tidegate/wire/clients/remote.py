@@ -10,6 +10,8 @@ from tidegate.core import errors
 DEADLINE_S = 10.0
 # Reading a whole ledger: a million rows take a few seconds.
 AUDIT_DEADLINE_S = 120.0
+# The whole of a policy or a batch, over a slow network.
+TRANSFER_DEADLINE_S = 600.0
 # Added to a long poll's own wait before the call's deadline ends it.
 POLL_GRACE_S = 5.0
 

@@ -1,16 +1,17 @@
 """Batches that the trajectory store streams to a learner: their request, and how their messages become one value."""
 
-from collections.abc import AsyncIterable, Sequence
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 import msgspec
 
-from tidegate.core.errors import RecordError
+from tidegate.core.errors import DeadlineError, RecordError
 from tidegate.core.ids import PolicyVersion, TrajectoryId
 from tidegate.core.records import Trajectory
 from tidegate.core.staleness import StalenessLimits
 from tidegate.v1 import trajectory_store_service_pb2 as pb
-from tidegate.wire.clients.remote import remote_errors
+from tidegate.wire.clients.remote import DEADLINE_S, TRANSFER_DEADLINE_S, remote_errors
 from tidegate.wire.convert import version_to_proto
 from tidegate.wire.frame import decode_frame
 
@@ -54,18 +55,43 @@ def batch_request(
     )
 
 
-async def received(stream: AsyncIterable[HeadT | memoryview]) -> tuple[HeadT | None, bytes]:
-    """The first message of a streamed batch, and its own bytes with those of the chunks that follow."""
+async def received(
+    call: Callable[..., AsyncIterable[HeadT | memoryview]], request: object, *, max_wait_s: float
+) -> tuple[HeadT | None, bytes]:
+    """The first message of a streamed batch, and its own bytes with those of the chunks that follow.
+
+    ``max_wait_s``: of the store, before its first message. Each message has a deadline of its own, as one of the whole
+    would be one of its size: a batch that takes longer over a slow network is sent again and again.
+
+    Raises:
+        DeadlineError: the next message did not come in time.
+    """
     head: HeadT | None = None
     chunks: list[bytes | memoryview] = []
+    messages = aiter(call(request, timeout=max_wait_s + TRANSFER_DEADLINE_S))
+    within_s = max_wait_s + DEADLINE_S
     with remote_errors(SERVICE):
-        async for message in stream:
+        while (message := await _next_of(messages, within_s=within_s)) is not None:
+            within_s = DEADLINE_S
             if isinstance(message, memoryview):
                 chunks.append(message)
             else:
                 head = message
                 chunks.append(message.chunk)
     return head, b"".join(chunks)
+
+
+async def _next_of(
+    messages: AsyncIterator[HeadT | memoryview], *, within_s: float
+) -> HeadT | memoryview | None:
+    try:
+        async with asyncio.timeout(within_s):
+            return await anext(messages, None)
+    except TimeoutError as error:
+        raise DeadlineError(
+            f"{SERVICE}: a batch was silent for {within_s:g} s",
+            fix="see the network between the two services",
+        ) from error
 
 
 def leased_trajectories(

@@ -197,7 +197,7 @@ class TrajectoryStoreClient:
             learner_id=learner_id,
             held=held,
         )
-        head, data = await received(self._lease(request, timeout=max_wait_s + DEADLINE_S))
+        head, data = await received(self._lease, request, max_wait_s=max_wait_s)
         if head is None or not head.batch_id:
             return None
         return LeasedBatch(
@@ -212,7 +212,7 @@ class TrajectoryStoreClient:
             UnavailableError: the store is away.
         """
         request = pb.ReadUpdateRequest(version=version_to_proto(version))
-        head, data = await received(self._update(request, timeout=AUDIT_DEADLINE_S))
+        head, data = await received(self._update, request, max_wait_s=AUDIT_DEADLINE_S)
         if head is None or not head.HasField("version"):
             return None
         lags = dict(zip(head.trajectory_ids, head.lags, strict=True))
@@ -250,7 +250,7 @@ class TrajectoryStoreClient:
             learner_id=learner_id,
             held=held,
         )
-        head, data = await received(self._sample(request, timeout=max_wait_s + DEADLINE_S))
+        head, data = await received(self._sample, request, max_wait_s=max_wait_s)
         if head is None or not head.frame_size:
             return None
         if len(data) != head.frame_size:

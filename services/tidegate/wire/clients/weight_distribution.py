@@ -15,7 +15,7 @@ from tidegate.v1 import weight_distribution_service_pb2 as pb
 from tidegate.v1.weight_distribution_service_pb2_grpc import WeightDistributionServiceStub
 from tidegate.wire.announcement import Announcement
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
-from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
+from tidegate.wire.clients.remote import DEADLINE_S, TRANSFER_DEADLINE_S, remote_errors
 from tidegate.wire.convert import version_from_proto, version_to_proto
 from tidegate.wire.payload_cutter import PayloadCutter
 from tidegate.wire.policy_payload import announce, tensor_of
@@ -24,7 +24,6 @@ from tidegate.wire.subjects import CHUNK_BYTES, FIRST_CHUNK_BYTES
 SERVICE = "weight_distribution"
 PUBLISH_CHUNK_FIELD = 2
 PULL_CHUNK_FIELD = 1
-TRANSFER_DEADLINE_S = 600.0
 # Larger policies are hashed in a thread: 1 ms beside the event loop's 100.
 ENCODED_IN_LOOP_BYTES = 16 << 20
 _PUBLISH = "/tidegate.v1.WeightDistributionService/PublishPolicy"
