@@ -13,6 +13,7 @@ import msgspec
 from tidegate.core.errors import CorruptionError
 from tidegate.models.safetensors_header import FROM_SAFETENSORS, TensorLayout, encode_header, read_header
 from tidegate.weight_distribution.state import Tensor
+from tidegate.wire.digest import Digest
 
 # Pages behind the reader are released in steps of this: a mapped gigabyte must not count as our memory.
 RELEASE_BYTES = 8 << 20
@@ -63,6 +64,23 @@ def read_file(path: Path) -> TensorFile:
     if header.file_bytes() != size:
         raise CorruptionError(f"{path.name} has {size} bytes, its header describes {header.file_bytes()}")
     return TensorFile(path=path, metadata=header.metadata, extents=extents, size=size - header.start)
+
+
+def digest_in(path: Path, extent: Extent) -> bytes:
+    """The digest of the bytes of one extent.
+
+    They are read and not mapped: what the disk has lost is an error here, and would end a process that maps it.
+
+    Raises:
+        OSError: they cannot be read.
+    """
+    digest, left = Digest(), extent.size
+    with path.open("rb") as file:
+        file.seek(extent.start)
+        while left and (part := file.read(min(left, RELEASE_BYTES))):
+            digest.update(part)
+            left -= len(part)
+    return digest.digest()
 
 
 def read_mapped(path: Path, extent: Extent, *, chunk_bytes: int) -> Iterator[memoryview]:

@@ -10,18 +10,19 @@ The order of life is write, announce, prune; recovery accepts a crash between an
 
 import base64
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
 from tidegate.core.errors import CorruptionError, TidegateError, UnavailableError, UnknownVersionError
 from tidegate.core.ids import PolicyVersion
+from tidegate.runtime.files import LOST_ERRNOS
 from tidegate.weight_distribution.announced import manifest_of
 from tidegate.weight_distribution.intake import ANNOUNCEMENT_KEY, Intake
 from tidegate.weight_distribution.state import Manifest, Region, check_manifest, payload_regions, plan_reuse
-from tidegate.weight_distribution.tensor_file import Extent, read_file, read_mapped
+from tidegate.weight_distribution.tensor_file import Extent, digest_in, read_file, read_mapped
 from tidegate.wire.announcement import Announcement
-from tidegate.wire.digest import digest_of
 from tidegate.wire.subjects import CHUNK_BYTES
 
 SUFFIX = ".safetensors"
@@ -244,10 +245,12 @@ class VersionStore:
         for path in sorted(self._directory.glob(f"*{SUFFIX}")):
             try:
                 sequence, manifest, announcement = self._recover_file(path)
-            except TidegateError as error:
+            except (TidegateError, OSError) as error:
+                _check_lost(error)
                 self.problems.append(f"{path.name}: {error}")
                 if path.stem.isdecimal():
-                    path.unlink()
+                    with suppress(OSError):  # also of a disk that is read-only by now
+                        path.unlink()
                 continue
             # Before newer files are known: a version reads what was there when it was written, and is whole although
             # a newer file is not.
@@ -266,7 +269,8 @@ class VersionStore:
                     raise stored
                 if not found:
                     self._check_bytes(stored)
-            except CorruptionError as error:
+            except (CorruptionError, OSError) as error:
+                _check_lost(error)
                 self.problems.append(f"{name}: {error}")
             else:
                 found.append(stored)
@@ -300,9 +304,14 @@ class VersionStore:
             held = next(_parts(stored.pieces, Region(tensor.offset, tensor.offset + tensor.size)), None)
             number, extent = held or (stored.sequence, Extent(0, 0))
             path = self._files[number].path
-            views = list(read_mapped(path, extent, chunk_bytes=max(1, extent.size)))
-            if digest_of(views[0] if views else b"") != tensor.digest:
+            if digest_in(path, extent) != tensor.digest:
                 raise CorruptionError(f"Tensor {tensor.name!r} in {path.name} does not match its digest")
+
+
+def _check_lost(error: Exception) -> None:
+    """Raise it again where it says nothing of the file: too few descriptors, or permissions."""
+    if isinstance(error, OSError) and error.errno not in LOST_ERRNOS:
+        raise error
 
 
 def _parts(pieces: Sequence[TensorPiece], region: Region) -> Iterator[tuple[int, Extent]]:

@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,6 +11,7 @@ from safetensors import safe_open
 from tests.unit.weight_distribution.offers import Offer, offer, random_tensors, take_in, version
 from tidegate.core.errors import CorruptionError, RecordError, UnknownVersionError
 from tidegate.core.records import Array
+from tidegate.weight_distribution import versions
 from tidegate.weight_distribution.versions import VersionStore
 
 
@@ -234,6 +236,32 @@ def test_newest_version_whose_bytes_changed_on_disk_is_dropped_and_said(tmp_path
     again = open_store(tmp_path)
     assert list(again.kept()) == [version(1)]
     assert "digest" in again.problems[0]
+
+
+@pytest.mark.parametrize("reader", ["read_file", "digest_in"])
+def test_version_that_the_disk_cannot_read_any_more_is_dropped_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """Of its header, or of a tensor: a bad block."""
+    store = open_store(tmp_path)
+    take_in(store, offer(version(1)))
+    take_in(store, offer(version(2)))
+    read: Any = getattr(versions, reader)
+
+    def failing(path: Path, *arguments: Any) -> Any:
+        if path.stem.endswith("2"):
+            raise OSError(code, "of a disk")
+        return read(path, *arguments)
+
+    monkeypatch.setattr(versions, reader, failing)
+    code = errno.EMFILE
+    with pytest.raises(OSError, match="of a disk"):
+        open_store(tmp_path)
+    code = errno.EIO
+    again = open_store(tmp_path)
+    assert list(again.kept()) == [version(1)]
+    assert [problem.split(":")[0] for problem in again.problems] == ["000000000002.safetensors"]
+    assert files(tmp_path) == ["000000000001.safetensors"]
 
 
 def test_loss_of_a_shared_base_drops_all_that_needed_it(tmp_path: Path) -> None:
