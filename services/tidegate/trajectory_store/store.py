@@ -167,9 +167,9 @@ class Store:
         found = open_message(
             message, run_id=self._run_id, tree=self.tree, uploads=self.uploads, admission=self.admission
         )
-        if self.replay is not None and isinstance(found, Parcel):
-            return self.replay.open(found)
-        return found
+        if isinstance(found, Refusal):
+            return found
+        return found.without_images() if self.replay is None else self.replay.open(found)
 
     def _repeated(self, refused: Sequence[Refusal]) -> list[Refusal]:
         """References to uploads all of whose trajectories have a row."""

@@ -2,14 +2,18 @@
 
 import errno
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+import numpy as np
 import pytest
 
 from tests.unit.trajectory_store.building import (
     LIMITS,
     NOW_S,
+    NUM_STEPS,
     RUN,
     accept,
     at,
@@ -89,6 +93,23 @@ def test_valid_messages_next_to_an_invalid_one_are_stored(store: Store) -> None:
     intake = store.ingest([bad, message_of(make_trajectory("t-1")), unknown], now_s=NOW_S)
     assert [arrival.columns.trajectory_id for arrival in intake.accepted] == [["t-1.0"]]
     assert ["9-dead" in refusal.reason for refusal in intake.refused] == [False, True]
+
+
+def test_portion_of_messages_costs_the_images_of_one(store: Store) -> None:
+    frames = np.zeros((NUM_STEPS + 1, 512, 512), np.uint8)
+    messages: list[ArrivedMessage] = []
+    for number in range(8):
+        segment = make_trajectory(f"t-{number}")
+        tensors = {**segment.tensors, "observations": frames}
+        messages.append(message_of(msgspec.structs.replace(segment, tensors=tensors)))
+    tracemalloc.start()
+    try:
+        store.ingest(messages, now_s=NOW_S)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert store.totals().available == 8
+    assert most < 3 * frames.nbytes
 
 
 def test_disk_that_is_full_leaves_the_ledger_as_it_was(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
