@@ -5,6 +5,11 @@ from typing import TypeAlias
 
 from tidegate.core.errors import TidegateError, UnavailableError
 
+# Of a call's trailing metadata, which a client refuses from 8 KiB on: it would see RESOURCE_EXHAUSTED in place of the
+# error, take it for backpressure and repeat the call for ever (measured).
+DETAILS_BYTES_MAX = 6 * 1024
+CUT = " ... "
+
 # Told of each call that ended by a defect of the service: full method name and error. It never raises.
 OnFailure: TypeAlias = Callable[[str, Exception], None]
 
@@ -31,3 +36,28 @@ def answer_to(error: Exception, method: str, *, on_failure: OnFailure) -> Tidega
         why="this is a defect of the service",
         fix="its log has the traceback under call_failed",
     )
+
+
+def details_of(error: TidegateError) -> str:
+    """The text that a call is answered with: all of it, or as much of its begin and its end as travels."""
+    text = str(error).encode(errors="replace").decode()
+    if 12 * len(text) <= DETAILS_BYTES_MAX or sum(map(_sent_bytes, text)) <= DETAILS_BYTES_MAX:
+        return text
+    # What to do is at the end.
+    tail = _fitting(text[::-1], DETAILS_BYTES_MAX // 4)
+    head = _fitting(text, DETAILS_BYTES_MAX - DETAILS_BYTES_MAX // 4 - len(CUT))
+    return text[:head] + CUT + text[len(text) - tail :]
+
+
+def _fitting(text: str, num_bytes: int) -> int:
+    """How many characters from the first on travel in so many bytes."""
+    for position, character in enumerate(text):
+        num_bytes -= _sent_bytes(character)
+        if num_bytes < 0:
+            return position
+    return len(text)
+
+
+def _sent_bytes(character: str) -> int:
+    """Of one character in percent-encoding."""
+    return 1 if " " <= character <= "~" and character != "%" else 3 * len(character.encode())

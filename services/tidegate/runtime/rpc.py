@@ -19,7 +19,7 @@ from tidegate.runtime import tls
 from tidegate.runtime.authenticated_channel import AuthenticatedChannel, trace_context
 from tidegate.runtime.call_authentication import GuardedHandlers
 from tidegate.runtime.call_credentials import AcceptedTokens, CallToken
-from tidegate.runtime.call_errors import OnFailure, answer_to
+from tidegate.runtime.call_errors import OnFailure, answer_to, details_of
 from tidegate.runtime.failure_log import FailureLog
 from tidegate.runtime.renewed_channel import RenewedChannel
 from tidegate.wire.subjects import HEADER_TRACE_PARENT
@@ -94,7 +94,7 @@ def _unmetered(method: str, seconds: float, status: str) -> None:
 
 
 async def _abort(context: grpc.aio.ServicerContext[Any, Any], error: TidegateError) -> None:
-    await context.abort(getattr(grpc.StatusCode, error.status), str(error))
+    await context.abort(getattr(grpc.StatusCode, error.status), details_of(error))
 
 
 def _enter(context: grpc.aio.ServicerContext[Any, Any]) -> None:

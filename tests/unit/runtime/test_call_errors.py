@@ -1,9 +1,13 @@
 """How failed calls are answered and logged."""
 
+import string
+from urllib.parse import quote
+
+import pytest
 from structlog.testing import capture_logs
 
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
-from tidegate.runtime.call_errors import answer_to
+from tidegate.runtime.call_errors import DETAILS_BYTES_MAX, answer_to, details_of
 from tidegate.runtime.failure_log import LOG_PERIOD_S, FailureLog
 
 
@@ -54,3 +58,18 @@ def test_call_that_finds_no_memory_is_a_failure_that_the_caller_repeats() -> Non
     assert answer.retryable
     assert answer.status == UnavailableError.status
     assert failed == [error]
+
+
+@pytest.mark.parametrize("character", ["x", "%", "ж", "字", "\ud800"])
+def test_long_error_is_cut_to_what_a_client_takes_and_keeps_its_begin_and_its_end(character: str) -> None:
+    sent = details_of(RecordError("It failed", why=20_000 * character, fix="correct the environment"))
+    assert sent.startswith("It failed. ")
+    assert sent.endswith(" correct the environment.")
+    # As gRPC writes it: all but printable ASCII in percent-encoding.
+    num_bytes = len(quote(sent, safe=string.punctuation.replace("%", "") + " "))
+    assert 0.9 * DETAILS_BYTES_MAX < num_bytes <= DETAILS_BYTES_MAX
+
+
+def test_short_error_arrives_whole() -> None:
+    error = RecordError("Es schlägt fehl", why="%", fix=400 * "字")
+    assert details_of(error) == str(error)
