@@ -1,14 +1,17 @@
-"""How long the store's client waits for answers."""
+"""How long clients wait for answers."""
 
 from typing import Any
 
+import numpy as np
 import pytest
 from grpc import aio
 
-from tidegate.core.ids import LineageName
-from tidegate.core.staleness import Lineage
-from tidegate.wire.clients.remote import AUDIT_DEADLINE_S
+from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.core.records import PolicySnapshot
+from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.wire.clients.remote import AUDIT_DEADLINE_S, SLOWEST_BYTES_PER_S, TRANSFER_DEADLINE_S
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+from tidegate.wire.clients.weight_distribution import WeightDistributionClient
 
 
 class _NotMadeError(Exception):
@@ -37,3 +40,14 @@ async def test_opening_a_lineage_may_take_as_long_as_reading_a_whole_ledger() ->
                 Lineage(LineageName("0-aaaa")), learner_id="learner-0"
             )
     assert seen.deadlines_s == [AUDIT_DEADLINE_S]
+
+
+async def test_policy_has_the_time_that_its_bytes_take_over_a_slow_network() -> None:
+    """With one deadline for all sizes a large one would be sent again and again."""
+    version = PolicyVersion(LineageName("0-aaaa"), 0)
+    snapshot = PolicySnapshot(version, {"w": np.zeros(50_000, np.float32)}, published_at_s=1.0)
+    seen = _SeesDeadlines()
+    async with aio.insecure_channel("ipv4:127.0.0.1:9", interceptors=[seen]) as channel:
+        with pytest.raises(_NotMadeError):
+            await WeightDistributionClient(channel).publish(snapshot, LineageTree())
+    assert seen.deadlines_s == [TRANSFER_DEADLINE_S + 200_000 / SLOWEST_BYTES_PER_S]

@@ -10,8 +10,9 @@ from tidegate.core import errors
 DEADLINE_S = 10.0
 # Reading a whole ledger: a million rows take a few seconds.
 AUDIT_DEADLINE_S = 120.0
-# The whole of a policy or a batch, over a slow network.
+# Of a stream, beyond the time that its bytes take over the slowest network that is worth a run.
 TRANSFER_DEADLINE_S = 600.0
+SLOWEST_BYTES_PER_S = 1_000_000.0
 # Added to a long poll's own wait before the call's deadline ends it.
 POLL_GRACE_S = 5.0
 
@@ -34,6 +35,11 @@ _BY_STATUS: dict[grpc.StatusCode, type[errors.TidegateError]] = {
 _SENT_INTO_AN_ENDED_CALL = "Internal error from Core"
 # Its text, under RESOURCE_EXHAUSTED, for a message beyond `runtime.rpc.MESSAGE_BYTES_MAX`, found by either side.
 _TOO_LARGE = "message larger than max"
+
+
+def transfer_deadline_s(num_bytes: int) -> float:
+    """The deadline of a transfer: one of its own for each size, or a large one would be repeated for ever."""
+    return TRANSFER_DEADLINE_S + num_bytes / SLOWEST_BYTES_PER_S
 
 
 @contextmanager

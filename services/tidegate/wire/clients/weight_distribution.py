@@ -15,7 +15,7 @@ from tidegate.v1 import weight_distribution_service_pb2 as pb
 from tidegate.v1.weight_distribution_service_pb2_grpc import WeightDistributionServiceStub
 from tidegate.wire.announcement import Announcement
 from tidegate.wire.chunks import chunk_deserializer, chunk_serializer
-from tidegate.wire.clients.remote import DEADLINE_S, TRANSFER_DEADLINE_S, remote_errors
+from tidegate.wire.clients.remote import DEADLINE_S, remote_errors, transfer_deadline_s
 from tidegate.wire.convert import version_from_proto, version_to_proto
 from tidegate.wire.payload_cutter import PayloadCutter
 from tidegate.wire.policy_payload import announce, tensor_of
@@ -62,10 +62,11 @@ class WeightDistributionClient:
         encode = partial(announce, snapshot, tree, trace_parent=trace_parent)
         is_large = sum(tensor.nbytes for tensor in snapshot.tensors.values()) > ENCODED_IN_LOOP_BYTES
         message, raw = await asyncio.to_thread(encode) if is_large else encode()
+        timeout_s = transfer_deadline_s(message.payload_size)
         if message.payload_size <= FIRST_CHUNK_BYTES:
             request = pb.PublishPolicyRequest(announcement=message, chunk=b"".join(raw))
             with remote_errors(SERVICE):
-                await self._publish_small(request, timeout=TRANSFER_DEADLINE_S)
+                await self._publish_small(request, timeout=timeout_s)
             return
 
         async def requests() -> AsyncIterator[pb.PublishPolicyRequest | memoryview]:
@@ -74,7 +75,7 @@ class WeightDistributionClient:
                 yield chunk
 
         with remote_errors(SERVICE):
-            await self._publish(requests(), timeout=TRANSFER_DEADLINE_S)
+            await self._publish(requests(), timeout=timeout_s)
 
     async def pull(self, announcement: Announcement, names: Collection[str]) -> dict[str, Array]:
         """The named tensors of an announced version, verified, in manifest order.
@@ -90,8 +91,9 @@ class WeightDistributionClient:
             version=version_to_proto(announcement.version), tensors=[entry.name for entry in entries]
         )
         receiving = _Receiving(entries, version=announcement.version)
+        timeout_s = transfer_deadline_s(sum(entry.size for entry in entries))
         with remote_errors(SERVICE):
-            async for message in self._pull(request, timeout=TRANSFER_DEADLINE_S):
+            async for message in self._pull(request, timeout=timeout_s):
                 receiving.feed(message if isinstance(message, memoryview) else message.chunk)
         return receiving.tensors()
 
