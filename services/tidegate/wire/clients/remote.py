@@ -8,8 +8,9 @@ import grpc
 from tidegate.core import errors
 
 DEADLINE_S = 10.0
-# Reading a whole ledger: a million rows take a few seconds.
-AUDIT_DEADLINE_S = 120.0
+# Reading a whole ledger or journal, which keeps ten million rows and more: of a million, reading takes a few seconds,
+# and verifying half a minute.
+AUDIT_DEADLINE_S = 3600.0
 # Of a stream, beyond the time that its bytes take over the slowest network that is worth a run.
 TRANSFER_DEADLINE_S = 600.0
 SLOWEST_BYTES_PER_S = 1_000_000.0

@@ -47,6 +47,8 @@ UPDATE_CHUNK_FIELD = 5
 _LEASE = "/tidegate.v1.TrajectoryStoreService/LeaseBatch"
 _UPDATE = "/tidegate.v1.TrajectoryStoreService/ReadUpdate"
 _SAMPLE = "/tidegate.v1.TrajectoryStoreService/SampleBatch"
+# Frames of an update, of which each may lie in another file of a slow disk.
+UPDATE_WAIT_S = 120.0
 _UPLOAD = "/tidegate.v1.TrajectoryStoreService/UploadPayload"
 
 
@@ -212,7 +214,7 @@ class TrajectoryStoreClient:
             UnavailableError: the store is away.
         """
         request = pb.ReadUpdateRequest(version=version_to_proto(version))
-        head, data = await received(self._update, request, max_wait_s=AUDIT_DEADLINE_S)
+        head, data = await received(self._update, request, max_wait_s=UPDATE_WAIT_S)
         if head is None or not head.HasField("version"):
             return None
         lags = dict(zip(head.trajectory_ids, head.lags, strict=True))
