@@ -406,9 +406,13 @@ class TaskQueue:
     def _take_limits(self, limits: Limits) -> None:
         if limits != self._limits:
             self._limits = limits
-            self.journal.keep_limits(limits)
             self.context.log.info("limits_changed", **msgspec.structs.asdict(limits))
             self.wake()
+        if limits != self.journal.limits:
+            try:
+                self.journal.keep_limits(limits)
+            except TidegateError as error:  # in force until a restart; admission publishes them again
+                self.context.log.warning("limits_not_kept", error=str(error))
 
 
 def _tasks_max(ceiling: Limits) -> int:

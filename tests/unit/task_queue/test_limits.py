@@ -8,7 +8,8 @@ import msgspec
 from structlog import get_logger
 
 from tidegate.core.admission import Limits
-from tidegate.core.ids import RunId
+from tidegate.core.errors import TidegateError
+from tidegate.core.ids import PolicyVersion, RunId
 from tidegate.runtime.bus import Handler
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.stats_board import StatsBoard
@@ -41,11 +42,24 @@ class LateStream:
         return Stored(msgspec.json.encode(OLDER), {}, 1)
 
 
-async def test_limits_that_are_read_replace_none_that_were_heard_since() -> None:
-    drain = Drain()
-    stream = LateStream(drain)
+class LimitsJournal:
+    """The part of a journal that limits need; while ``refuses``, its disk is full."""
+
+    counts, trained_at, unpublished_tasks = Counts(), dict[PolicyVersion, int](), 0
+
+    def __init__(self) -> None:
+        self.limits: Limits | None = None
+        self.refuses = False
+
+    def keep_limits(self, limits: Limits) -> None:
+        if self.refuses:
+            raise TidegateError("The task queue's journal cannot be written")
+        self.limits = limits
+
+
+def queue_of(journal: LimitsJournal, *, bus: object = None, drain: Drain | None = None) -> TaskQueue:
     context = SimpleNamespace(
-        bus=stream,
+        bus=bus,
         topology=Topology(RunId("run-t")),
         service="task_queue",
         drain=drain,
@@ -53,10 +67,7 @@ async def test_limits_that_are_read_replace_none_that_were_heard_since() -> None
         stats=StatsBoard(service="task_queue", instance="task_queue", started_at_s=0.0),
         clock=SimpleNamespace(monotonic_s=lambda: 0.0),
     )
-    journal = SimpleNamespace(
-        limits=None, keep_limits=lambda _limits: None, counts=Counts(), trained_at={}, unpublished_tasks=0
-    )
-    queue = TaskQueue(
+    return TaskQueue(
         cast("Any", context),
         TaskQueueConfig(limits_refresh_s=0.1),
         journal=cast("Any", journal),
@@ -66,6 +77,24 @@ async def test_limits_that_are_read_replace_none_that_were_heard_since() -> None
         policy=cast("Any", SimpleNamespace(head=None)),
         ceiling=OLDER,
     )
+
+
+async def test_limits_that_are_read_replace_none_that_were_heard_since() -> None:
+    drain = Drain()
+    stream = LateStream(drain)
+    queue = queue_of(LimitsJournal(), bus=stream, drain=drain)
     await queue.follow_limits()
     assert queue.snapshot().limits == NEWER
     assert stream.num_read == 1, "not while the stream may lag behind"
+
+
+def test_limits_that_a_full_disk_does_not_keep_are_in_force_and_kept_once_there_is_space() -> None:
+    journal = LimitsJournal()
+    queue = queue_of(journal)
+    journal.refuses = True
+    tighter = msgspec.structs.replace(OLDER, max_lag=0)
+    queue.change_ceiling(tighter)
+    assert (queue.snapshot().limits, journal.limits) == (tighter, None)
+    journal.refuses = False
+    queue.change_ceiling(tighter)
+    assert journal.limits == tighter
