@@ -14,6 +14,7 @@ import msgspec
 
 from tidegate.core.errors import RecordError
 from tidegate.core.verification import Finding, FindingKind, Verification
+from tidegate.runtime.files import LOST_ERRNOS
 from tidegate.trajectory_store import hash_chain
 from tidegate.trajectory_store.chain_state import DROPPED, TRAINED, WAITING, ChainState, ExpectedFrame
 from tidegate.trajectory_store.folded_ids import digest_of_tasks, load_ids, read_folded
@@ -220,15 +221,20 @@ class _Verifier:
         if descriptor is None:
             return
         self._num_payloads += 1
-        payload = os.pread(descriptor, location.size, location.offset)
+        is_same, why = False, "has other bytes"
         try:
+            payload = os.pread(descriptor, location.size, location.offset)
             verify_frame(payload)
             is_same = written_digest(payload) == frame.digest[PROVENANCE_DIGEST_BYTES:]
+        except OSError as error:
+            if error.errno not in LOST_ERRNOS:
+                raise
+            why = f"cannot be read ({error.strerror})"
         except RecordError:
-            is_same = False
+            pass
         if not is_same:
             what = f"payload of frame {frame.frame_id} of {self._names(frame)}"
-            self._find("changed", what, f"segment {location.segment} has other bytes at {location.offset}")
+            self._find("changed", what, f"segment {location.segment} {why} at {location.offset}")
 
     def _segment(self, segment: int) -> int | None:
         if self._open_segment[0] != segment:

@@ -1,6 +1,7 @@
 """A ledger that was changed after it was written, found row by row."""
 
 import asyncio
+import errno
 import os
 import sqlite3
 import threading
@@ -290,6 +291,20 @@ def test_payload_that_was_changed_is_found(ledger: Path, damage: Callable[[bytea
     path.write_bytes(data)
     name = make_trajectory("t-7").trajectory_id
     assert found(verify(ledger)) == [("changed", f"payload of frame 8 of {name}")]
+
+
+def test_payload_that_the_disk_cannot_read_is_found(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = os.pread
+
+    def fail(descriptor: int, size: int, offset: int) -> bytes:
+        if offset == 0:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(descriptor, size, offset)
+
+    monkeypatch.setattr(os, "pread", fail)
+    (finding,) = verify(ledger).findings
+    assert (finding.kind, finding.what) == ("changed", "payload of frame 1 of t-0.0")
+    assert "cannot be read (Input/output error)" in finding.why
 
 
 def test_payload_put_in_place_of_another_is_found(ledger: Path) -> None:
