@@ -5,7 +5,7 @@ import os
 from rich.console import Console
 
 # Of a file or a pipe, which have none: at rich's 80 columns a table would lose names and numbers.
-FILE_WIDTH = 200
+FILE_WIDTH = 160
 
 
 def open_console(*, stderr: bool = False) -> Console:

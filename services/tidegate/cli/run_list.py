@@ -10,6 +10,7 @@ from tidegate.cli.up.history import last_update
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.errors import NotFoundError, TidegateError
 from tidegate.launch.run_folder import RUN_JSON, is_run_folder, is_running, read_plan
+from tidegate.runtime.own_code.failures import encodable
 
 # More are not listed: the newest count.
 RUNS_MAX = 500
@@ -76,7 +77,7 @@ class RunFolders:
             NotFoundError: no run has it.
         """
         for folder in self.folders():
-            if folder.resolve().name == name:
+            if name_of(folder) == name:
                 return folder
         raise NotFoundError(f"There is no run {name!r} here", fix="reload the list of runs")
 
@@ -94,15 +95,20 @@ def _written_at_s(folder: Path) -> float | None:
     return status.st_mtime if S_ISREG(status.st_mode) else None
 
 
+def name_of(folder: Path) -> str:
+    """The name that addresses a run: its folder's, as text that every page and file can hold."""
+    return encodable(folder.resolve().name)
+
+
 def line_of(folder: Path) -> RunLine:
     """The line of one folder; of one that cannot be read its name and the reason."""
-    name = folder.resolve().name
+    name = name_of(folder)
     try:
         record, plan = read_plan(folder)
         running = is_running(folder)
         summary = None if running else read_summary(folder)
     except (TidegateError, OSError) as error:
-        return RunLine(name=name, problem=str(error))
+        return RunLine(name=name, problem=encodable(str(error)))
     last = last_update(folder)
     score_name = next((each for each in SCORES if last.get(each) is not None), "")
     audit: dict[str, Any] = (summary or {}).get("audit") or {}

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from tidegate.cli.console import open_console
 from tidegate.cli.json_output import write_json
-from tidegate.cli.run_list import RunFolders, RunLine, line_of
+from tidegate.cli.run_list import RunFolders, RunLine, line_of, name_of
 from tidegate.cli.up.view import number
 from tidegate.core.distributions import parse_duration
 from tidegate.core.errors import ConfigError, FolderInUseError
@@ -49,7 +49,7 @@ def runs(
         raise ConfigError("--prune names no runs", fix="add --keep 10, --older-than 7d, or both")
     age_s = 0.0 if older_than is None else parse_duration(older_than)
     # A link is left alone: what it leads to is not below this folder, and may have the name of a run that is.
-    folders = {path.resolve().name: path for path in RunFolders(place).folders() if not path.is_symlink()}
+    folders = {name_of(path): path for path in RunFolders(place).folders() if not path.is_symlink()}
     lines = list(map(line_of, folders.values()))
     chosen = prunable(lines, keep=keep or 0, older_than_s=age_s, now_s=time.time())
     removed = [line for line in chosen if not yes or _remove(folders[line.name])]
@@ -104,7 +104,11 @@ def _print(lines: Sequence[RunLine]) -> None:
         *([("cost", "right")] if has_costs else []),
         ("started", "left"),
     ):
-        table.add_column(name, justify="right" if justify == "right" else "left", no_wrap=True)
+        # The name is what other commands are given: a narrow terminal cuts the others first.
+        width = max(map(len, (line.name for line in lines)), default=0) if name == "folder" else None
+        table.add_column(
+            name, justify="right" if justify == "right" else "left", no_wrap=True, min_width=width
+        )
     for line in lines:
         table.add_row(*_row(line, has_costs=has_costs))
     console = open_console()

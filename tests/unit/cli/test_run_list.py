@@ -3,6 +3,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.cli.run_folder import write_accounting, write_run
@@ -43,6 +44,13 @@ def test_folder_that_is_closed_to_this_user_hides_no_other_run(
 
     monkeypatch.setattr(os, "stat", refuse)
     assert [line.name for line in RunFolders(tmp_path).lines()] == ["mine"]
+
+
+def test_folder_whose_name_is_no_utf8_can_be_listed_and_addressed(tmp_path: Path) -> None:
+    write_run(tmp_path / os.fsdecode(b"a\xff"))
+    runs = RunFolders(tmp_path)
+    (line,) = msgspec.json.decode(msgspec.json.encode(runs.lines()))
+    assert runs.named(line["name"]).name == os.fsdecode(b"a\xff")
 
 
 def test_single_run_folder_is_a_list_of_one(tmp_path: Path) -> None:

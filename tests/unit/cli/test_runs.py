@@ -60,6 +60,15 @@ def test_names_with_brackets_are_printed_whole_where_no_terminal_is(
     assert "it is damaged" in printed
 
 
+def test_narrow_terminal_cuts_no_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_accounting(tmp_path / "cartpole-20270115-080000")
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run(["runs", str(tmp_path)]) == 0
+    assert "cartpole-20270115-080000" in capsys.readouterr().out
+
+
 def test_prune_lists_first_and_removes_when_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("one", "two", "three"):
         write_run(tmp_path / name)
