@@ -11,6 +11,7 @@ from tidegate.core.errors import ConfigError
 from tidegate.core.targets import parse_target
 from tidegate.launch.cross_checks import check_target
 from tidegate.launch.overrides import apply_overrides, parse_yaml
+from tidegate.launch.own_code import own_code_of
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.learner.algorithm import ALGORITHMS, AlgorithmEntry
@@ -42,6 +43,16 @@ def refusal_of_text(*overrides: str) -> str:
 def test_run_file_of_the_house_holds_together(path: Path) -> None:
     plan = read_run_file(path, [])
     assert plan.file.run == path.stem
+
+
+@pytest.mark.parametrize("path", sorted(RUNS.parent.glob("examples/*/run.yaml")), ids=str)
+def test_run_file_of_an_example_holds_together_and_finds_its_code(path: Path) -> None:
+    named = {
+        "mixture": {"workload.envs.reverse", "workload.envs.next"},
+        "own_environment": {"workload.env"},
+        "functions": set[str](),
+    }
+    assert set(own_code_of(read_run_file(path, []))) == named[path.parent.name]
 
 
 @pytest.mark.parametrize("path", sorted(RUNS.glob("*.yaml")), ids=lambda path: path.name)
