@@ -67,6 +67,19 @@ def families_of(service: str) -> list[Family[Counter] | Family[Gauge]]:
     return [value for value in _values(service) if isinstance(value, Family)]
 
 
+def declares(service: str, name: str) -> bool:
+    """Whether a service reports a number of this name, sooner or later."""
+    return name in statistics_of(service) or any(
+        family.value_in(name) is not None for family in families_of(service)
+    )
+
+
+def is_declared(name: str) -> bool:
+    """Whether any service reports a number of this name, sooner or later; ``service.name`` is one's own."""
+    service, _, own = name.partition(".")
+    return any(declares(each, name) for each in DECLARED) or declares(service, own)
+
+
 def texts_of(service: str) -> list[Text]:
     """The texts that a service declares."""
     return [value for value in _values(service) if isinstance(value, Text)]

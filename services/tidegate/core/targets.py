@@ -80,6 +80,6 @@ def parse_target(text: str) -> RunTarget:
 
 
 def unknown_statistic_hint(name: str, values: Mapping[str, float]) -> str:
-    """A warning about a statistic that no service publishes, with the nearest name: a typo would never be reached."""
+    """A warning about a statistic that no service declares, with the nearest name: a typo would never be reached."""
     close = difflib.get_close_matches(name, [each for each in values if "." not in each], n=1)
     return f"no service publishes {name}" + (f"; did you mean {close[0]}?" if close else "")

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from tidegate.catalogue.services import families_of, statistics_of
+from tidegate.catalogue.services import declares
 from tidegate.core.errors import TidegateError
 from tidegate.core.targets import RunTarget
 from tidegate.launch.board import Board
@@ -76,18 +76,12 @@ def reports_of_others(record: RunRecord, board: Board) -> list[ServiceStats]:
             values={
                 name: value
                 for name, value in stats.values.items()
-                if not any(_declares(service, name) for service in asked)
+                if not any(declares(service, name) for service in asked)
             },
         )
         for stats in board.latest().values()
         if stats.service not in asked
     ]
-
-
-def _declares(service: str, name: str) -> bool:
-    return name in statistics_of(service) or any(
-        family.value_in(name) is not None for family in families_of(service)
-    )
 
 
 async def _ask(record: RunRecord, service: str, *, index: int) -> ServiceStats | None:

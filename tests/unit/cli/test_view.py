@@ -121,6 +121,15 @@ def test_long_advice_is_wrapped_and_cut() -> None:
     assert sum("actors never wait" in each for each in text.splitlines()) == 2
 
 
+def test_target_that_has_no_value_yet_is_not_taken_for_a_mistake() -> None:
+    board = Board()
+    board.put(snapshot("learner", at_s=NOW_S, labels={"version": "0-ab@1"}, warmup_solved_share=0.4))
+    assert "no solved_share yet" in line(scene_with(board, target="solved_share>=0.9"))
+    assert "did you mean warmup_solved_share?" in line(scene_with(board, target="solvd_share>=0.9"))
+    shown = draw(scene_with(board, target="solved_share>=0.9"), width=100, height=30, now_s=NOW_S)
+    assert "no solved_share yet" in shown.plain
+
+
 def test_line_says_how_far_the_target_is() -> None:
     text = line(scene_with(busy_board()))
     assert "mean_return 472 of 475" in text

@@ -9,8 +9,7 @@ from rich.live import Live
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
-from tidegate.cli.up.view import clock, draw, number, problems_line, slos_line
-from tidegate.core.targets import unknown_statistic_hint
+from tidegate.cli.up.view import clock, draw, missing_statistic, number, problems_line, slos_line
 from tidegate.launch.live_run import PAUSED, TRAINING, LiveRun, pause_of
 
 LINE_PERIOD_S = 5.0
@@ -68,7 +67,7 @@ def line(live: LiveRun) -> str:
         if condition.name in values:
             parts.append(f"{condition.name} {number(values[condition.name])} of {condition.threshold:g}")
         elif live.phase == TRAINING:
-            parts.append(unknown_statistic_hint(condition.name, values))
+            parts.append(missing_statistic(condition.name, values))
     shown = (
         ("env steps", learner_stats.TRAINED_STEPS),
         ("lag", learner_stats.LAG_LAST_MAX),

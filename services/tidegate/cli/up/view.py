@@ -15,7 +15,7 @@ from tidegate.catalogue import process as process_stats
 from tidegate.catalogue import supervisor as supervisor_stats
 from tidegate.catalogue import task_queue as queue_stats
 from tidegate.catalogue import trajectory_store as store_stats
-from tidegate.catalogue.services import DECLARED
+from tidegate.catalogue.services import DECLARED, is_declared
 from tidegate.cli.up.chart import bar, block_rows, resample
 from tidegate.cli.up.loop_diagram import draw_loop
 from tidegate.core.targets import unknown_statistic_hint
@@ -29,6 +29,7 @@ from tidegate.launch.live_run import (
     disk_problem_of,
 )
 from tidegate.launch.services import SERVICES, instances
+from tidegate.runtime.evaluations import ALIASES
 from tidegate.wire.permissions import SUPERVISOR
 from tidegate.wire.stats import ServiceStats
 
@@ -80,6 +81,12 @@ def draw(live: LiveRun, *, width: int, height: int, now_s: float) -> Text:
     return Text("\n").join(lines)
 
 
+def missing_statistic(name: str, values: dict[str, float]) -> str:
+    """Of a target whose number is not there yet: whether it will come."""
+    will_come = is_declared(ALIASES.get(name, name))
+    return f"no {name} yet" if will_come else unknown_statistic_hint(name, values)
+
+
 def _header(live: LiveRun, values: dict[str, float], *, width: int) -> list[Text]:
     version = live.board.version() or "no version yet"
     left = Text.assemble((" tidegate ", f"bold black on {ACCENT}"), "  ", (live.run_id, BOLD))
@@ -96,7 +103,7 @@ def _header(live: LiveRun, values: dict[str, float], *, width: int) -> list[Text
         share = (value or 0.0) / condition.threshold if condition.threshold else 0.0
         text = number(value) if value is not None else "–"
         if value is None and live.phase == TRAINING:
-            text = unknown_statistic_hint(condition.name, values)
+            text = missing_statistic(condition.name, values)
         done = condition.holds(value)
         label = f" target  {condition}  "
         filled, empty = bar(
