@@ -15,6 +15,7 @@ import torch
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Array
 from tidegate.core.spaces import recorded_dtype, recorded_shape
+from tidegate.models.array_functions import ArrayModule
 from tidegate.models.own_layers import PREFIX
 from tidegate.models.policy_port import MemoryPolicy, SegmentPolicy
 
@@ -29,35 +30,46 @@ def try_own_layers(policy: SegmentPolicy, *, written: str) -> None:
     Raises:
         ConfigError: the two differ, an output is not finite, a row depends on another, or nothing would be trained.
     """
-    if isinstance(policy, MemoryPolicy):
-        return  # its layers are unrolled with their cell; the first update checks that what it computes is finite
     rng = np.random.default_rng(0)
     params = _moved(policy, rng)
     observations = _made_up(policy, rng)
-    outputs_BP, values_B = policy.outputs_and_values(params, observations, np)
-    if not (np.isfinite(outputs_BP).all() and np.isfinite(values_B).all()):
+    found = _computed(policy, params, observations, np)
+    if not all(np.isfinite(array).all() for array in found):
         raise _refused(written, "its outputs on a small batch are not finite")
     tensors = {name: torch.as_tensor(value) for name, value in params.items()}
     trained = {name: value.requires_grad_() for name, value in policy.trainable(tensors).items()}
     tensors |= trained
-    torch_outputs_BP, torch_values_B = policy.outputs_and_values(
-        tensors, {name: torch.as_tensor(rows) for name, rows in observations.items()}, torch
+    in_torch = _computed(
+        policy, tensors, {name: torch.as_tensor(rows) for name, rows in observations.items()}, torch
     )
-    difference = _difference(
-        (outputs_BP, torch_outputs_BP.detach().numpy()), (values_B, torch_values_B.detach().numpy())
-    )
+    difference = _difference(*zip(found, (tensor.detach().numpy() for tensor in in_torch), strict=True))
     if not difference <= TOLERANCE:
         raise _refused(
             written,
             f"numpy and torch differ by {difference:.2g}: actors compute by the one, the learner by the other",
         )
     first = {name: rows[:1] for name, rows in observations.items()}
-    alone = _difference((outputs_BP[:1], policy.action_outputs(params, first, np)))
+    alone = _difference((found[0][:1], _computed(policy, params, first, np)[0]))
     if not alone <= TOLERANCE:
         raise _refused(
             written, f"the output of an observation depends on the others of its batch, by {alone:.2g}"
         )
-    _check_gradients(torch_outputs_BP.sum() + torch_values_B.sum(), trained, written=written)
+    _check_gradients(in_torch[0].sum() + in_torch[1].sum(), trained, written=written)
+
+
+def _computed(
+    policy: SegmentPolicy, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule
+) -> tuple[Any, Any]:
+    """Outputs and values as actors (numpy) or the learner compute them; with memory outputs and the state after."""
+    if not isinstance(policy, MemoryPolicy):
+        return policy.outputs_and_values(params, observations, xp)
+    num_rows = len(next(iter(observations.values())))
+    state_BM: Array = np.random.default_rng(1).normal(0.0, 0.5, (ROWS, policy.memory_size)).astype(np.float32)
+    state_BM = state_BM[:num_rows]
+    if xp is np:
+        return policy.stepper(params)(observations, state_BM)
+    sequences = observations, torch.as_tensor(state_BM), torch.tensor([num_rows]), xp
+    return policy.unrolled(params, *sequences)[0], policy.memory_after(params, *sequences)
 
 
 def _check_gradients(total: torch.Tensor, trained: Mapping[str, torch.Tensor], *, written: str) -> None:

@@ -199,6 +199,7 @@ class Infinite(Residual):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("memory", ["none", "lstm"])
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -208,9 +209,9 @@ class Infinite(Residual):
         (Infinite(), "not finite"),
     ],
 )
-def test_trial_refuses_what_would_train_on_an_error(code: Any, said: str) -> None:
+def test_trial_refuses_what_would_train_on_an_error(code: Any, said: str, memory: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        try_own_layers(made(code), written=WRITTEN)
+        try_own_layers(made(code, memory=memory), written=WRITTEN)
 
 
 @pytest.mark.parametrize("description", [CARTPOLE, PUSH])
