@@ -277,7 +277,7 @@ class Learner:
         if context.live.staleness.max_lag > 0 and self._config.prefetch:
             batches.prefetch(next_version(before))
         response = respond(self._tiers, batch.lags)
-        started_at_s = context.clock.now_s()
+        started_s = context.clock.monotonic_s()
         self._updating = True
         try:
             with self._reporter.updating():
@@ -292,7 +292,7 @@ class Learner:
         if isinstance(updated, PoisonedBatch):
             await self._drop_poisoned(batches, batch, updated)
             return
-        finished_at_s = context.clock.now_s()
+        finished_at_s, took_s = context.clock.now_s(), context.clock.monotonic_s() - started_s
         self._progress = batch.progress_after(self.progress)
         self._policy, self._published_at_s = updated.policy, finished_at_s
         step = Step(
@@ -300,10 +300,10 @@ class Learner:
             batch=batch,
             metrics={
                 **updated.metrics,
-                **self._speed.figures(updated.metrics, seconds=finished_at_s - started_at_s),
+                **self._speed.figures(updated.metrics, seconds=took_s),
             },
             response=response,
-            started_at_s=started_at_s,
+            started_at_s=finished_at_s - took_s,  # a wall clock that is set meanwhile changes no duration
             finished_at_s=finished_at_s,
             wait_s=wait_s,
             # Links a trajectory's trace to the update that it was part of.

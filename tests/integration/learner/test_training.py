@@ -1,6 +1,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -290,15 +291,18 @@ async def test_leases_are_renewed_while_an_update_computes(
         await until(lambda: len(store.commits) == 2)
 
 
-async def test_update_in_progress_says_by_when_it_should_end_and_nothing_is_due_without_one(
+async def test_update_in_progress_says_by_when_it_should_end_and_lasts_as_long_as_it_does(
     tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with held_update(tmp_path, bus, topology, monkeypatch) as held:
         stats, clock = held.life.context.stats, held.life.context.clock
         await until(lambda: stats.value(statistics.UPDATE_DUE_AT_S) > clock.now_s())
+        # The wall clock is set back by an hour meanwhile.
+        monkeypatch.setattr(clock, "now_s", lambda: time.time() - 3600.0)
         held.may_finish.set()
         await held.life.version(2)
         await until(lambda: stats.value(statistics.UPDATE_DUE_AT_S) == 0.0)
+        assert 0.0 < stats.value(statistics.BUSY_S) < TIMEOUT_S
 
 
 async def test_batch_that_was_lost_before_its_update_is_replaced(
