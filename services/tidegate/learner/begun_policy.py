@@ -1,12 +1,14 @@
 """The policy of another run that this one begins from: a file of the run folder, written before the first start.
 
-The optimiser is a new one, and so are critics besides the policy. A target network begins as a copy of the policy.
+The optimiser is a new one, and so are critics besides the policy. A target network begins as a copy of the policy, and
+so do the features that target critics read.
 """
 
 from pathlib import Path
 
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.learner.checkpoint_tensors import read_tensors
+from tidegate.learner.optim.critics import TARGETS
 from tidegate.learner.optim.language_model import LanguageModelTrainer
 from tidegate.learner.optim.port import Trainer, TrainerState
 from tidegate.learner.optim.target_network import without_target
@@ -29,7 +31,8 @@ def begin_from_another(trainer: Trainer, data: Path) -> bool:
             trainer.begin_from(policy)
         else:
             fresh = trainer.state()
-            own = TrainerState(tensors=without_target(fresh.tensors), values=fresh.values)
+            shared = {name: policy[key] for key in policy if (name := f"{TARGETS}{key}") in fresh.tensors}
+            own = TrainerState(tensors=without_target(fresh.tensors) | shared, values=fresh.values)
             trainer.restore(policy, own)
     except (TidegateError, KeyError, RuntimeError) as error:
         raise ConfigError(

@@ -14,6 +14,8 @@ from tidegate.algorithms.frame_stacks import with_frames
 from tidegate.algorithms.sac_settings import SacSettings
 from tidegate.core.records import Array
 from tidegate.core.spaces import BoxSpace, DictSpace, EnvironmentDescription
+from tidegate.learner.begun_policy import BEGUN_FILE, begin_from_another
+from tidegate.learner.checkpoint_tensors import write_tensors
 from tidegate.learner.optim.policy_network import Precision
 from tidegate.learner.optim.replay_port import ReplayUnits
 from tidegate.learner.optim.sac import SacTrainer
@@ -107,6 +109,15 @@ def test_target_critics_read_features_that_follow_by_the_share_of_each_step() ->
         target = f"targets/{name}"
         expected = before[target] + 0.25 * (after[name] - before[target])
         torch.testing.assert_close(after[target], expected)
+
+
+def test_trainer_that_begins_from_a_policy_has_its_features_in_the_targets_too(tmp_path: Path) -> None:
+    policy, made = trainer(seed=1).policy(), trainer(seed=2)
+    write_tensors(tmp_path / BEGUN_FILE, policy)
+    assert begin_from_another(made, tmp_path)
+    live = copied(made)
+    for name in (name for name in policy if name.startswith(FEATURES)):
+        np.testing.assert_array_equal(live[f"targets/{name}"].numpy(), policy[name], err_msg=name)
 
 
 def test_restored_trainer_continues_exactly() -> None:
