@@ -14,15 +14,20 @@ from tidegate.runtime.config import Settings
 
 
 class UpdateSpeed(msgspec.Struct, frozen=True):
-    """``training``: of a model whose shape is known, and ``gpu``: of each rank, if plans know its peak; else None."""
+    """``training``: of a model whose shape is known, and ``gpu``: of each rank, if plans know its peak; else None.
+
+    ``minibatches``: gradient steps of an update.
+    """
 
     training: Training | None = None
     gpu: Accelerator | None = None
+    minibatches: int = 1
 
     def figures(self, metrics: Mapping[str, float], *, seconds: float) -> dict[str, float]:
         """Figures of an update by name, from its metrics and its time; none of one that computed no tokens."""
         # Of a version with several updates the metrics are their means.
-        tokens = metrics.get("update_tokens", 0.0) * metrics.get("updates", 1.0)
+        updates = metrics.get("updates", 1.0)
+        tokens = metrics.get("update_tokens", 0.0) * updates
         if tokens <= 0.0 or seconds <= 0.0:
             return {}
         found = {"update_tokens_per_s": tokens / seconds}
@@ -30,7 +35,9 @@ class UpdateSpeed(msgspec.Struct, frozen=True):
             # Attention grows with the texts that there are, and not with the longest that is allowed.
             length = max(1, round(metrics["text_tokens_mean"]))
             training = msgspec.structs.replace(self.training, length=length)
-            found["mfu"] = flop_utilisation(training, self.gpu, tokens=tokens, seconds=seconds)
+            found["mfu"] = flop_utilisation(
+                training, self.gpu, tokens=tokens, seconds=seconds, steps=updates * self.minibatches
+            )
         return found
 
 
@@ -54,4 +61,5 @@ def find_update_speed(
         pass_tokens=config.pass_tokens,
         ranks=ranks,
     )
-    return UpdateSpeed(training, accelerator_of(torch.cuda.get_device_name(device), memory_bytes))
+    gpu = accelerator_of(torch.cuda.get_device_name(device), memory_bytes)
+    return UpdateSpeed(training, gpu, config.language_model.minibatches)

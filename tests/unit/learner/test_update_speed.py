@@ -32,6 +32,15 @@ def test_utilisation_is_the_operations_of_a_rank_over_its_peak() -> None:
     assert flop_utilisation(training, H100, tokens=9_000, seconds=0.0) == 0.0
 
 
+def test_gradient_steps_that_fit_into_a_pass_are_computed_forwards_once_however_many_they_are() -> None:
+    training = Training(SHAPES["0.5b"], length=1, pass_tokens=4096)
+    one = flop_utilisation(training, H100, tokens=4_000, seconds=0.1)
+    several = UpdateSpeed(training, H100, 4).figures(
+        {"update_tokens": 8_000.0, "text_tokens_mean": 1.0, "updates": 2.0}, seconds=0.4
+    )
+    assert several["mfu"] == pytest.approx(one)
+
+
 def test_half_the_tokens_a_rank_are_half_of_its_utilisation() -> None:
     alone = msgspec.structs.replace(TRAINING, ranks=1)
     one = flop_utilisation(alone, H100, tokens=60_000, seconds=1.0)
@@ -92,6 +101,7 @@ def test_speed_is_found_from_the_models_config_and_the_devices_name(
     assert speed.gpu == H100
     assert speed.training is not None
     assert (speed.training.shape.parameters, speed.training.ranks) == (SHAPES["0.5b"].parameters, 2)
+    assert speed.minibatches == LearnerConfig().language_model.minibatches
     assert speed.training.width_bytes == 2
 
 

@@ -198,8 +198,12 @@ def layer_flops(training: Training, *, passes: int) -> float:
     return forward * (2.0 if passes > 1 else 1.0) + backward
 
 
-def flop_utilisation(training: Training, gpu: Accelerator, *, tokens: float, seconds: float) -> float:
+def flop_utilisation(
+    training: Training, gpu: Accelerator, *, tokens: float, seconds: float, steps: float = 1.0
+) -> float:
     """Share of the peak of its GPUs (one a rank) that an update of ``tokens`` reached: its MFU, as plans take it.
+
+    ``steps``: gradient steps that the tokens are divided among; one that fits into a pass is computed forwards once.
 
     Of the layers' operations, those that are computed again included, and of all of the update's time; the head's
     operations are not counted. Prompts and completions are ``tokens``, and each attends to a text of mean length.
@@ -207,7 +211,7 @@ def flop_utilisation(training: Training, gpu: Accelerator, *, tokens: float, sec
     if seconds <= 0.0:
         return 0.0
     per_rank = tokens / training.ranks
-    passes = math.ceil(per_rank / training.tokens_in_pass)
+    passes = math.ceil(per_rank / steps / training.tokens_in_pass)
     peak = gpu.peak_flops(width_bytes=training.width_bytes)
     return per_rank * layer_flops(training, passes=passes) / (peak * seconds)
 
