@@ -145,7 +145,7 @@ class R2d2Learner:
             "learning_rate": settings.learning_rate,
             "reward_mean": float(rewards_BL[inside_BL].mean()),
         }
-        if not not_finite(metrics):
+        if self._policy.has_statistics and not not_finite(metrics):
             # The target network's follow with its next copy.
             self._trained.parameters.update_statistics(
                 {name: rows[:, :-1][inside_BL] for name, rows in batch.observations.items()}
