@@ -7,10 +7,11 @@ from tidegate.catalogue import actor as actor_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConfigError
 from tidegate.core.targets import RunTarget
+from tidegate.launch.algorithm_checks import check_algorithm
 from tidegate.launch.library_checks import check_libraries
 from tidegate.launch.q_learning_checks import check_q_learning
 from tidegate.launch.run_plan import RunFile
-from tidegate.learner.algorithm import AlgorithmName, check_engine, check_memory, check_replay, find_algorithm
+from tidegate.learner.algorithm import AlgorithmName, check_engine, check_replay, find_algorithm
 from tidegate.learner.warmup_settings import WarmupSettings
 from tidegate.runtime.chat_config import ChatConfig
 from tidegate.runtime.loading import load
@@ -59,13 +60,7 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
             why="agents ask through the OpenAI API for completions of a language model",
             fix="remove actor.gateway, or set actor.engine to torch, vllm or sglang, which take workload.kind text",
         )
-    if algorithm == "applied_gradients" and (policy.normalise_observations or workload.reward.normalise):
-        return ConfigError(
-            "learner.algorithm applied_gradients cannot normalise observations or rewards",
-            why="running statistics are updated from segments, and its learner receives gradients alone",
-            fix="remove policy.normalise_observations and workload.reward.normalise; scale by policy.input_scale",
-        )
-    if problem := check_memory(algorithm, memory=policy.memory, policy_kind=policy.kind):
+    if problem := check_algorithm(algorithm, file, services):
         return problem
     if policy.kind == "transformers" and not policy.path:
         return ConfigError(
