@@ -12,6 +12,7 @@ import yaml
 
 from tests.chart.rendering import (
     SERVICES,
+    WITH_INFERENCE,
     Manifest,
     component,
     containers,
@@ -111,6 +112,8 @@ def test_pods_that_load_files_have_them_as_they_are_on_the_laptop(values: dict[s
     for service in SERVICES:
         has = any(each["name"] == "files" for each in found[service]["spec"]["volumes"])
         assert has == (service in LOADS), service
+    served = {component(pod): pod for _, pod in pods(render(values=values | WITH_INFERENCE))}["inference"]
+    assert any(each["name"] == "files" for each in served["spec"]["volumes"])
     folder = mount(objects, found["environment"])
     assert (folder / "my_task.py").read_text() == TASK
     assert (folder / "parts" / "__init__.py").read_bytes() == b""

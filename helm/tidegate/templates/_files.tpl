@@ -6,7 +6,7 @@ check of a run, with a list of their digests. Its name contains a digest of it, 
 {{/* Whether a service loads own files: (list root "task_queue") */}}
 {{- define "tidegate.loadsFiles" -}}
 {{- $root := index . 0 -}}
-{{- if and $root.Values.files.contents (has (index . 1) (list "task_queue" "actor" "environment" "learner")) }}true{{ end -}}
+{{- if and $root.Values.files.contents (has (index . 1) (list "task_queue" "actor" "inference" "environment" "learner")) }}true{{ end -}}
 {{- end -}}
 
 {{- define "tidegate.filesName" -}}

@@ -278,7 +278,7 @@ services' code.
 {{- define "tidegate.readers" -}}
 batch_size: [task_queue, trajectory_store, learner, admission]
 begin_from: [learner]
-files_dir: [task_queue, actor, environment, learner]
+files_dir: [task_queue, actor, inference, environment, learner]
 long_tail: [actor, environment]
 policy: [actor, inference, learner]
 response: [learner, admission]

@@ -12,6 +12,7 @@ Rate = Annotated[float, msgspec.Meta(gt=0.0, le=1.0)]
 class SacSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Soft actor-critic (Haarnoja 2018) on sampled transitions, for policies ``squashed_mlp`` and ``squashed_cnn``.
 
+    It also trains layers of your own with ``policy.squash_actions``.
     An update is one gradient step of critics, policy and temperature, on ``batch_size / updates_per_version``
     transitions; 256 are usual.
     ``discount``: γ per step. Transitions of several steps (``n_steps``) leave out the entropy of the steps between.

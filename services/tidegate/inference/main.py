@@ -1,11 +1,14 @@
 """Builds the inference service."""
 
+from tidegate.core.spaces import EnvironmentDescription
 from tidegate.inference.config import InferenceConfig
 from tidegate.inference.loops import FOLLOWER_STATISTICS, Inference
 from tidegate.inference.servicer import InferenceServicer
 from tidegate.models.policies import build_policy
-from tidegate.models.policy_port import StepPolicy
+from tidegate.models.policy_port import SegmentPolicy, StepPolicy
+from tidegate.runtime.config import Settings
 from tidegate.runtime.described_environment import ask_description
+from tidegate.runtime.own_policy import load_policy_code
 from tidegate.runtime.policy_follower import PolicyFollower
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
@@ -20,7 +23,17 @@ async def build(context: ServiceContext, config: InferenceConfig) -> ServicePart
         UnavailableError: the environment was not described in time.
     """
     description = await ask_description(context.channel("environment"), context.drain, context.log)
-    return assemble(context, config, build_policy(description, context.settings.policy))
+    return assemble(context, config, policy_of(context.settings, description))
+
+
+def policy_of(settings: Settings, description: EnvironmentDescription) -> SegmentPolicy:
+    """The run's network for its environment.
+
+    Raises:
+        ConfigError: it does not fit the environment, or the user's own layers cannot be loaded.
+    """
+    code = load_policy_code(settings.policy, folder=settings.files_dir)
+    return build_policy(description, settings.policy, code=code)
 
 
 def assemble(context: ServiceContext, config: InferenceConfig, policy: StepPolicy) -> ServiceParts:

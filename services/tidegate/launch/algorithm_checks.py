@@ -34,6 +34,12 @@ def check_algorithm(algorithm: AlgorithmName, file: RunFile, services: dict[str,
     policy = file.policy
     if algorithm == "applied_gradients" and (problem := _check_applied_gradients(file, services)):
         return problem
+    if algorithm == "sac" and policy.is_own and not policy.squash_actions:
+        return ConfigError(
+            f"learner.algorithm sac trains policy.kind {policy.kind} only with policy.squash_actions",
+            why="its actions are bounded by tanh, and layers of your own act without bounds by default",
+            fix="set policy.squash_actions to true",
+        )
     return check_memory(algorithm, memory=policy.memory, policy_kind=policy.kind)
 
 

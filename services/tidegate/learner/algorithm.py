@@ -37,7 +37,7 @@ ALGORITHMS: dict[AlgorithmName, AlgorithmEntry] = {
     "language_model": AlgorithmEntry(("char_lm", "transformers")),
     "q_learning": AlgorithmEntry(("q_mlp", "q_cnn", "q_own"), replay="transition"),
     "r2d2": AlgorithmEntry(("q_mlp", "q_cnn", "q_own"), replay="sequence", memory="always"),
-    "sac": AlgorithmEntry(("squashed_mlp", "squashed_cnn"), replay="transition"),
+    "sac": AlgorithmEntry(("squashed_mlp", "squashed_cnn", "own"), replay="transition"),
 }
 
 

@@ -1,6 +1,6 @@
-"""A policy of any layers: a policy head and a value head on their features.
+"""A policy of layers of a user's own: a policy head and a value head on their features.
 
-Shapes: B observations, F features, P outputs of the action distribution.
+Shapes: B observations, I inputs, F features, P outputs of the action distribution.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription, observation_leaves, recorded_shape
 from tidegate.models.array_functions import ArrayModule
 from tidegate.models.distributions import ActionDistribution
-from tidegate.models.feature_layers import FeatureLayers
 from tidegate.models.heads import head_shapes, with_heads
 from tidegate.models.layers import check_tensors, with_shared_outputs
+from tidegate.models.own_layers import OwnLayers
 from tidegate.models.policy_port import PairRunner, PolicyRunner
 from tidegate.models.scaled_inputs import FIXED
 
@@ -22,12 +22,15 @@ TensorT = TypeVar("TensorT")
 
 
 class LayeredPolicy:
-    """``models.policy_port.SegmentPolicy`` with ``layers``, whose features policy and value share."""
+    """``models.policy_port.FeaturePolicy`` with ``layers``, whose features policy and value share.
+
+    What critics of actions read are the inputs: they have layers of their own, and the value is not trained then.
+    """
 
     memory_size = 0
 
     def __init__(
-        self, description: EnvironmentDescription, actions: ActionDistribution, *, layers: FeatureLayers
+        self, description: EnvironmentDescription, actions: ActionDistribution, *, layers: OwnLayers
     ) -> None:
         self.description = description
         self.observations = observation_leaves(description.observation_space)
@@ -75,10 +78,27 @@ class LayeredPolicy:
         name, leaf = next(iter(self.observations.items()))
         leading = tuple(observations[name].shape)[: observations[name].ndim - len(recorded_shape(leaf))]
         features = self._layers.features(params, rows, xp)
-        outputs = features @ params["policy.weight"] + params["policy.bias"]
-        outputs = with_shared_outputs(outputs, params, xp)
+        outputs = self._outputs(params, features, xp)
         values = (features @ params["value.weight"] + params["value.bias"])[..., 0]
         return outputs.reshape(*leading, outputs.shape[-1]), values.reshape(leading)
+
+    @property
+    def num_features(self) -> int:
+        """See ``FeaturePolicy``: all inputs."""
+        return self._layers.inputs.num_inputs
+
+    def features(self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule) -> Any:
+        """See ``FeaturePolicy``."""
+        return self._layers.inputs(params, observations, xp)
+
+    def outputs_of(self, params: Mapping[str, Any], features: Any, xp: ArrayModule) -> Any:
+        """See ``FeaturePolicy``."""
+        return self._outputs(params, self._layers.of_inputs(params, features, xp), xp)
+
+    def feature_parameters(self, params: Mapping[str, TensorT]) -> dict[str, TensorT]:
+        """See ``FeaturePolicy``: none."""
+        del params
+        return {}
 
     def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> PolicyRunner:
         """See ``SegmentPolicy``."""
@@ -93,3 +113,8 @@ class LayeredPolicy:
     ) -> dict[str, Array]:
         """See ``SegmentPolicy``."""
         return self._layers.updated_statistics(params, observations)
+
+    @staticmethod
+    def _outputs(params: Mapping[str, Any], features: Any, xp: ArrayModule) -> Any:
+        outputs = features @ params["policy.weight"] + params["policy.bias"]
+        return with_shared_outputs(outputs, params, xp)

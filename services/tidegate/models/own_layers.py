@@ -38,7 +38,7 @@ class LayerCode(Protocol):
 
 
 class OwnLayers:
-    """``FeatureLayers`` by a user's code.
+    """``FeatureLayers`` by a user's code. ``inputs``: what it is called with.
 
     Raises:
         ConfigError: the code gives no shapes, parameters or features.
@@ -54,18 +54,18 @@ class OwnLayers:
         normalise_observations: bool = False,
     ) -> None:
         """``written``: what names the code in the run file."""
-        self._inputs = ScaledInputs(description, input_scale=input_scale, normalise=normalise_observations)
+        self.inputs = ScaledInputs(description, input_scale=input_scale, normalise=normalise_observations)
         self._code = code
         self.name = written
-        self.has_statistics = self._inputs.has_statistics
+        self.has_statistics = self.inputs.has_statistics
         self._own = self._shapes_of_code()
         params = self.init_params(np.random.default_rng(0))
-        rows = np.zeros((2, self._inputs.num_inputs), np.float32)
-        self.num_features = self._features_in(self._called(params, rows, np))
+        rows = np.zeros((2, self.inputs.num_inputs), np.float32)
+        self.num_features = self._features_in(self.of_inputs(params, rows, np))
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """See ``FeatureLayers``."""
-        return self._inputs.shapes() | {f"{PREFIX}{name}": shape for name, shape in self._own.items()}
+        return self.inputs.shapes() | {f"{PREFIX}{name}": shape for name, shape in self._own.items()}
 
     def init_params(self, rng: np.random.Generator) -> dict[str, Array]:
         """See ``FeatureLayers``.
@@ -73,20 +73,20 @@ class OwnLayers:
         Raises:
             ConfigError: the code gives other parameters than it has shapes of.
         """
-        made = self._code.init_params(self._inputs.num_inputs, rng)
+        made = self._code.init_params(self.inputs.num_inputs, rng)
         if made is None:
-            return self._inputs.init_params() | {
+            return self.inputs.init_params() | {
                 f"{PREFIX}{name}": _fresh(shape, rng) for name, shape in self._own.items()
             }
         params = {str(name): np.asarray(value, np.float32) for name, value in made.items()}
         found = {name: value.shape for name, value in params.items()}
         if found != self._own:
             raise self._wrong(f"init_params gives {found}, and shapes {self._own}")
-        return self._inputs.init_params() | {f"{PREFIX}{name}": params[name] for name in self._own}
+        return self.inputs.init_params() | {f"{PREFIX}{name}": params[name] for name in self._own}
 
     def features(self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule) -> Any:
         """See ``FeatureLayers``; under numpy as well."""
-        return self._called(params, self._inputs(params, observations, xp), xp)
+        return self.of_inputs(params, self.inputs(params, observations, xp), xp)
 
     def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> FeatureRunner:
         """See ``FeatureLayers``."""
@@ -96,14 +96,15 @@ class OwnLayers:
         self, params: Mapping[str, Array], observations: Mapping[str, Array]
     ) -> dict[str, Array]:
         """See ``SegmentPolicy``."""
-        return self._inputs.updated_statistics(params, observations)
+        return self.inputs.updated_statistics(params, observations)
 
-    def _called(self, params: Mapping[str, Any], inputs: Any, xp: ArrayModule) -> Any:
+    def of_inputs(self, params: Mapping[str, Any], inputs: Any, xp: ArrayModule) -> Any:
+        """Features (B, F) of inputs (B, I)."""
         own = {name: params[f"{PREFIX}{name}"] for name in self._own}
         return self._code.features(own, inputs, xp)
 
     def _shapes_of_code(self) -> dict[str, tuple[int, ...]]:
-        found: Any = self._code.shapes(self._inputs.num_inputs)
+        found: Any = self._code.shapes(self.inputs.num_inputs)
         given: dict[Any, Any] = {}
         if isinstance(found, Mapping):
             given = dict(cast("Mapping[Any, Any]", found))

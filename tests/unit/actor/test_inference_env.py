@@ -4,13 +4,16 @@ import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import cast
 
+import msgspec
 import numpy as np
 import pytest
 
 from tests.support.clocks import SkippingClock
 from tests.support.environments import CARTPOLE
+from tests.support.settings import make_settings
 from tests.unit.actor.answered_steps import answering
 from tests.unit.actor.support import segment_task, snapshot, version
 from tidegate.actor.engines.exchange import StepExchange
@@ -19,7 +22,8 @@ from tidegate.actor.engines.port import Engine, EngineControl
 from tidegate.actor.engines.registry import EngineSetting, open_engine
 from tidegate.catalogue import actor as statistics
 from tidegate.core.records import Array, VersionSpan
-from tidegate.models.policies import build_policy
+from tidegate.inference.main import policy_of
+from tidegate.models.policy_port import SegmentPolicy
 from tidegate.models.recurrent import RecurrentPolicy
 from tidegate.models.version_runner import version_runner
 from tidegate.runtime.clock import SystemClock
@@ -31,13 +35,21 @@ NUM_ENVS = 4
 WAIT_S = 300.0
 PLAIN = PolicyConfig(kind="mlp", hidden=(8,))
 WITH_MEMORY = PolicyConfig(kind="mlp", hidden=(8,), memory="gru", memory_units=5)
+OWN = PolicyConfig(kind="own_net.py:Net")
+FILES_DIR = str(Path(__file__).parent)
+
+
+def network(config: PolicyConfig) -> SegmentPolicy:
+    """As the service builds it."""
+    settings = make_settings(Path(), broker_url="", writes_credentials=False)
+    return policy_of(msgspec.structs.replace(settings, policy=config, files_dir=FILES_DIR), CARTPOLE)
 
 
 class Service:
     """Answers every step by a policy whose version follows from the step's number; None answers nothing."""
 
     def __init__(self, config: PolicyConfig, *, version_at: Callable[[int], int] = lambda _number: 0) -> None:
-        self.policy = build_policy(CARTPOLE, config)
+        self.policy = network(config)
         self.version_at = version_at
         self.silent_from = 1 << 30
         self.steps: list[ActStep] = []
@@ -67,12 +79,13 @@ def make_engine(
         description=CARTPOLE,
         exchange=exchange,
         inference_wait_s=WAIT_S,
+        files_dir=FILES_DIR,
     )
-    layout = StepLayout.of(build_policy(CARTPOLE, config), num_envs=NUM_ENVS)
+    layout = StepLayout.of(network(config), num_envs=NUM_ENVS)
     return open_engine("inference_env", setting, control, clock or SystemClock()), layout
 
 
-@pytest.mark.parametrize("config", [PLAIN, WITH_MEMORY], ids=["plain", "memory"])
+@pytest.mark.parametrize("config", [PLAIN, WITH_MEMORY, OWN], ids=["plain", "memory", "own"])
 def test_record_holds_the_actions_logprobs_and_versions_of_the_answers(config: PolicyConfig) -> None:
     control, exchange = EngineControl(), StepExchange()
     service = Service(config, version_at=lambda number: 3 if number <= 5 else 4)
@@ -150,7 +163,7 @@ def test_segment_without_an_answer_is_given_up_and_the_environments_go_on_with_t
 
 def test_late_answers_are_dropped() -> None:
     exchange = StepExchange()
-    layout = StepLayout.of(build_policy(CARTPOLE, PLAIN), num_envs=NUM_ENVS)
+    layout = StepLayout.of(network(PLAIN), num_envs=NUM_ENVS)
     late: list[ActStep] = []
 
     def answer(step: ActStep, layout: StepLayout) -> ActedStep | None:
@@ -218,7 +231,7 @@ async def test_answer_that_arrives_while_its_step_is_given_up_answers_no_other()
 
 def test_policies_are_checked_for_evaluations() -> None:
     exchange = StepExchange()
-    policy = build_policy(CARTPOLE, PLAIN)
+    policy = network(PLAIN)
     acting = RemoteActing(policy, exchange, EngineControl(), SystemClock(), num_envs=NUM_ENVS, wait_s=30.0)
     params = policy.init_params(np.random.default_rng(0))
     acting.check_policy(snapshot(0, params))

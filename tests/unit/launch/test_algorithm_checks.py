@@ -1,5 +1,7 @@
 """Settings that the algorithm of a run does not fit, or that only other algorithms read."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.unit.launch.test_run_file import RUNS, refusal
@@ -23,3 +25,11 @@ def test_setting_of_gradients_in_the_section_that_nobody_reads_is_refused(
 ) -> None:
     assert said in refusal(*overrides, run=RUNS / "a3c.yaml")
     read_run_file(RUNS / "a3c.yaml", ["actor.actor_critic.discount=0.9", "learner.actor_critic.discount=0.9"])
+
+
+def test_soft_actor_critic_trains_layers_of_ones_own_with_squashed_actions_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("class Net: ...\n")
+    run = RUNS / "pendulum-sac.yaml"
+    own = ("policy.kind=mine.py:Net", f"files_dir={tmp_path}", "learner.algorithm=sac")
+    assert "only with policy.squash_actions" in refusal(*own, run=run)
+    assert read_run_file(run, [*own, "policy.squash_actions=true"]).file.policy.family == "own"

@@ -21,6 +21,7 @@ from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import StepPolicy
 from tidegate.models.version_runner import check_snapshot
 from tidegate.runtime.clock import Clock
+from tidegate.runtime.own_policy import load_policy_code
 from tidegate.wire.vector_step import ActedStep, ActStep, StepLayout
 
 SEED_MAX = 1 << 63
@@ -134,7 +135,8 @@ def open_engine(setting: EngineSetting, control: EngineControl, clock: Clock) ->
     """Open the engine for the registry."""
     assert setting.description is not None
     assert setting.exchange is not None, "the actor's main makes the exchange for this engine"
-    policy = build_policy(setting.description, setting.policy)
+    code = load_policy_code(setting.policy, folder=setting.files_dir)
+    policy = build_policy(setting.description, setting.policy, code=code)
     acting = RemoteActing(
         policy,
         setting.exchange,

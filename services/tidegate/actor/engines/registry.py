@@ -97,7 +97,7 @@ ENGINES: dict[EngineName, EngineEntry] = {
         "tidegate.actor.engines.inference_env:open_engine",
         "batch",
         "segments",
-        ("mlp", "cnn", "q_mlp", "q_cnn"),
+        ("mlp", "cnn", "q_mlp", "q_cnn", "squashed_mlp", "squashed_cnn", "own", "q_own"),
         service="inference",
     ),
     "text_generation": EngineEntry(

@@ -19,17 +19,25 @@ def optimizer_arrays(optimizer: AdamW) -> dict[str, Array]:
     return {name: tensor.cpu().numpy().copy() for name, tensor in optimizer_tensors(optimizer).items()}
 
 
-def load_optimizer_arrays(optimizer: AdamW, arrays: Mapping[str, Array], *, prefix: str = "") -> None:
+def load_optimizer_arrays(
+    optimizer: AdamW, arrays: Mapping[str, Array], *, prefix: str = "", others: tuple[str, ...] = ()
+) -> None:
     """Restore the arrays of ``optimizer_arrays``, all or none of them.
 
     Without any the moments are reset to zero: earlier versions wrote none before their first gradient step.
-    ``prefix``: of the optimiser's parameters, where a checkpoint holds several optimisers.
+    Where a checkpoint holds several optimisers, ``prefix`` is what the names of this one's parameters begin with, or
+    ``others`` what those of the others do.
 
     Raises:
         StaleFolderError: they do not match the optimiser's parameters.
     """
     tensors = optimizer_tensors(optimizer)
-    kept = {name: array for name, array in arrays.items() if name.startswith(f"{_MOMENT}{prefix}")}
+    foreign = tuple(f"{_MOMENT}{name}" for name in others)
+    kept = {
+        name: array
+        for name, array in arrays.items()
+        if name.startswith(f"{_MOMENT}{prefix}") and not name.startswith(foreign)
+    }
     for name, array in kept.items():
         if name not in tensors or array.shape != tuple(tensors[name].shape):
             raise StaleFolderError(

@@ -37,7 +37,7 @@ from tidegate.learner.optim.optimizer_state import (
     optimizer_tensors,
 )
 from tidegate.learner.optim.policy_network import Precision
-from tidegate.learner.optim.policy_parameters import PolicyParameters
+from tidegate.learner.optim.policy_parameters import VALUE_NETWORK, PolicyParameters
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
@@ -47,7 +47,6 @@ from tidegate.models.gaussian import SquashedGaussian
 from tidegate.models.mlp import Activation
 from tidegate.models.policy_port import FeaturePolicy
 
-POLICY = "policy."
 TEMPERATURE = "temperature/log"
 
 
@@ -73,7 +72,9 @@ class SacTrainer:
         convolutions.
         """
         actions = policy.actions
-        assert isinstance(actions, SquashedGaussian), "models.policies builds it so"
+        assert isinstance(actions, SquashedGaussian), (
+            "models.policies builds it so, or the run file was checked"
+        )
         self._ranks = ranks
         self._reward = reward
         self._policy = policy
@@ -98,8 +99,12 @@ class SacTrainer:
             math.log(settings.initial_temperature), device=device, requires_grad=True
         )
         self._generator = torch.Generator().manual_seed(seed)
-        own = self._parameters.trained.keys() - self._features.trained.keys()
-        of_policy = {name: tensor for name, tensor in self._parameters.trained.items() if name in own}
+        of_policy = {
+            name: tensor
+            for name, tensor in self._parameters.trained.items()
+            # Critics train the features, and nothing trains a value beside them.
+            if name not in self._features.trained and not name.startswith(VALUE_NETWORK)
+        }
         self._policy_optimizer = self._adam(of_policy)
         self._critic_optimizer = self._adam(self._critics.trained)
         self._temperature_optimizer = self._adam({TEMPERATURE: self._log_temperature})
@@ -230,7 +235,7 @@ class SacTrainer:
         own = {name: tensor.detach().cpu().numpy().copy() for name, tensor in self._own().items()}
         moments = {
             name: array
-            for optimizer in self._optimizers().values()
+            for optimizer in self._optimizers()
             for name, array in optimizer_arrays(optimizer).items()
         }
         return TrainerState(tensors=own | moments | generator_array(self._generator), values={})
@@ -252,25 +257,22 @@ class SacTrainer:
         self._critics.load(state.tensors)
         with torch.no_grad():
             self._log_temperature.copy_(torch.tensor(temperature))
-        for prefix, optimizer in self._optimizers().items():
+        beside_policy = {CRITICS: self._critic_optimizer, TEMPERATURE: self._temperature_optimizer}
+        load_optimizer_arrays(self._policy_optimizer, state.tensors, others=tuple(beside_policy))
+        for prefix, optimizer in beside_policy.items():
             load_optimizer_arrays(optimizer, state.tensors, prefix=prefix)
         load_generator_array(self._generator, state.tensors)
 
     def _own(self) -> dict[str, Tensor]:
         return {**self._critics.tensors(), TEMPERATURE: self._log_temperature.detach()}
 
-    def _optimizers(self) -> dict[str, AdamW]:
-        """By what the names of their parameters begin with."""
-        return {
-            POLICY: self._policy_optimizer,
-            CRITICS: self._critic_optimizer,
-            TEMPERATURE: self._temperature_optimizer,
-        }
+    def _optimizers(self) -> tuple[AdamW, ...]:
+        return self._policy_optimizer, self._critic_optimizer, self._temperature_optimizer
 
     def _moments(self) -> dict[str, Tensor]:
         return {
             name: tensor
-            for optimizer in self._optimizers().values()
+            for optimizer in self._optimizers()
             for name, tensor in optimizer_tensors(optimizer).items()
         }
 

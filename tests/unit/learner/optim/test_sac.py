@@ -19,6 +19,7 @@ from tidegate.learner.optim.sac import SacTrainer
 from tidegate.models.gaussian import SquashedGaussian
 from tidegate.models.mlp import MlpPolicy
 from tidegate.models.policies import build_policy
+from tidegate.models.policy_port import FeaturePolicy
 from tidegate.runtime.config import PolicyConfig
 from tidegate.runtime.environment_settings import RewardConfig
 
@@ -41,7 +42,7 @@ def network(**changes: Any) -> MlpPolicy:
 def trainer(
     *,
     seed: int = 0,
-    policy: MlpPolicy | None = None,
+    policy: FeaturePolicy | None = None,
     hidden: tuple[int, ...] = (8, 8),
     reward: RewardConfig | None = None,
     **settings: Any,
@@ -76,6 +77,26 @@ def units(seed: int, *, num_rows: int = NUM_ROWS, num_steps: int = 1, **changes:
         lags_B=np.zeros(num_rows, np.int64),
         tensors=tensors,
     )
+
+
+class Gated:
+    """Layers of a user's own."""
+
+    def shapes(self, num_inputs: int) -> dict[str, tuple[int, ...]]:
+        return {"in": (num_inputs, 8), "gate": (num_inputs, 8)}
+
+    def features(self, params: Any, inputs: Any, xp: Any) -> Any:
+        return xp.tanh(inputs @ params["in"]) * xp.tanh(inputs @ params["gate"])
+
+    def init_params(self, num_inputs: int, rng: np.random.Generator) -> None:
+        return None
+
+
+def own_network() -> FeaturePolicy:
+    config = PolicyConfig(kind="my_policy.py:Gated", squash_actions=True, normalise_observations=True)
+    policy = build_policy(DESCRIPTION, config, code=Gated())
+    assert isinstance(policy, FeaturePolicy)
+    return policy
 
 
 def train(made: SacTrainer, numbers: range) -> list[dict[str, float]]:
@@ -132,6 +153,28 @@ def test_targets_follow_their_critics_by_the_share_of_each_step() -> None:
         if name.startswith("targets/"):
             critic = after[f"critics/{name.removeprefix('targets/')}"]
             torch.testing.assert_close(after[name], before[name] + 0.25 * (critic - before[name]))
+
+
+def test_layers_of_ones_own_are_the_policy_and_a_restored_trainer_continues_exactly() -> None:
+    made = trainer(policy=own_network())
+    before = copied(made)
+    train(made, range(1, 4))
+    policy, live = own_network(), copied(made)
+    # Nothing reads their value, and critics have layers of their own.
+    assert changed(before, live) == before.keys() - {"value.weight", "value.bias"}
+    assert not any(name.startswith(("critics/own", "optimizer/value")) for name in live)
+    seen = {"observations": np.random.default_rng(5).normal(size=(4, 3)).astype(np.float32)}
+    tensors = {name: torch.as_tensor(array) for name, array in made.policy().items()}
+    features = policy.features(tensors, {"observations": torch.as_tensor(seen["observations"])}, torch)
+    np.testing.assert_allclose(
+        policy.runner(made.policy())(seen), policy.outputs_of(tensors, features, torch).numpy(), atol=1e-5
+    )
+    kept, state = made.policy(), made.state()
+    expected = train(made, range(4, 6))
+    restored = trainer(policy=own_network(), seed=5)
+    restored.restore(kept, state)
+    assert train(restored, range(4, 6)) == expected
+    assert not changed(copied(made), copied(restored))
 
 
 def test_published_policy_is_the_actors_alone_and_does_not_change_later() -> None:
