@@ -124,6 +124,16 @@ def test_every_pod_of_the_release_is_denied_first_and_may_resolve_names() -> Non
         {"namespaceSelector": resolver["namespaceSelector"]},
         {"ipBlock": {"cidr": "169.254.20.10/32"}},
     ]
+    own = {"networkPolicy.dnsFrom": {"team": "dns"}, "networkPolicy.dnsPods": {"app": "coredns"}}
+    deny = named(render(values=own), "NetworkPolicy", "t-default-deny")["spec"]
+    assert deny["egress"][0]["to"] == [
+        {
+            "namespaceSelector": {"matchLabels": {"team": "dns"}},
+            "podSelector": {"matchLabels": {"app": "coredns"}},
+        }
+    ]
+    openshift = named(render("openshift"), "NetworkPolicy", "t-default-deny")["spec"]["egress"]
+    assert {each["port"] for each in openshift[0]["ports"]} == {5353}
     anywhere = render(values={"networkPolicy.dnsFrom": None})
     assert named(anywhere, "NetworkPolicy", "t-default-deny")["spec"]["egress"] == [{"ports": ports}]
     assert all(chosen(deny["podSelector"], component) for component in COMPONENTS)
