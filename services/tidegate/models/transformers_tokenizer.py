@@ -84,6 +84,9 @@ class TransformersTokenizer:
                 fix="save the model's tokenizer beside its weights",
             ) from error
         self._num_tokens = len(self._tokenizer)
+        # Saved so by supervised training: each text gets an end, behind which a policy has nothing to continue.
+        end = self._tokenizer.eos_token_id
+        self._ends_texts = end is not None and self._tokenizer("x")["input_ids"][-1] == end
         self._specials = sorted(
             token.content for token in self._tokenizer.added_tokens_decoder.values() if token.special
         )
@@ -121,6 +124,7 @@ class TransformersTokenizer:
         """
         if not self._has_turns:
             ids: list[int] = self._tokenizer(prompt)["input_ids"]
+            ids = ids[:-1] if self._ends_texts else ids
         else:
             messages = _messages(prompt) or [_ChatMessage(role="user", content=prompt)]
             ids = self._encode(self._render(messages, to_be_answered=True))

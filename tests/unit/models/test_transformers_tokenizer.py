@@ -5,6 +5,8 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
+from tokenizers import Tokenizer
+from tokenizers.processors import TemplateProcessing
 
 from tests.unit.models.tiny_llama import make_folder
 from tests.unit.models.tiny_tokenizer import CHATML, SPECIALS, add_tokenizer
@@ -66,6 +68,17 @@ def test_a_turn_without_a_template_ends_with_the_tokenizer_s_own_token(tmp_path:
     plain = TransformersTokenizer(add_tokenizer(folder, chat_template=None))
     assert plain.decode(plain.encode_turn("4")) == "4"
     assert plain.encode_turn("4")[-1] == END
+
+
+def test_prompt_has_no_end_where_the_tokenizer_gives_one_to_each_text(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model", tied=True, vocab_size=VOCABULARY, eos_token_id=0)
+    plain = TransformersTokenizer(add_tokenizer(folder, chat_template=None))
+    saved: Any = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    saved.post_processor = TemplateProcessing(single="$A <|end|>", special_tokens=[("<|end|>", END)])
+    saved.save(str(folder / "tokenizer.json"))
+    ending = TransformersTokenizer(folder)
+    assert ending.encode_prompt("47+38=") == plain.encode_prompt("47+38=")
+    assert ending.encode_turn("85") == plain.encode_turn("85")
 
 
 @pytest.mark.parametrize("special", SPECIALS)
