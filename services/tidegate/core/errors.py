@@ -6,6 +6,8 @@ whether trying the same call again can help; one interceptor in ``runtime.rpc`` 
 
 from typing import ClassVar
 
+from tidegate.core.utf8_text import encodable
+
 
 class TidegateError(Exception):
     """Root of every error Tidegate raises on purpose.
@@ -19,7 +21,8 @@ class TidegateError(Exception):
     retry_after_s: float = 0.0
 
     def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
-        """Store the three parts separately for callers that render them."""
+        """Store the three parts separately for callers that render them, and as texts that any message takes."""
+        what, why, fix = encodable(what), encodable(why), encodable(fix)
         super().__init__(what, why, fix)
         self.what = what
         self.why = why

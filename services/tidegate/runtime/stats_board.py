@@ -1,7 +1,10 @@
 """The statistics of one service instance; the lifecycle publishes them twice a second, the exporter once a period."""
 
+import math
+
 from tidegate.catalogue.kinds import Counter, Gauge, Text
-from tidegate.wire.stats import ServiceStats
+from tidegate.core.utf8_text import encodable
+from tidegate.wire.stats import VALUE_MAX, ServiceStats
 
 
 class StatsBoard:
@@ -36,13 +39,21 @@ class StatsBoard:
         return self._values.get(statistic, 0.0)
 
     def snapshot(self, *, at_s: float) -> ServiceStats:
-        """The whole board at one moment."""
+        """The whole board at one moment, each number in the range of a report, each text as a message takes it.
+
+        A report with another number is refused whole: of a loss of 1e17 nobody would see more than a silent learner.
+        One with another text cannot be sent, and a service that does not report ends.
+        """
         return ServiceStats(
             service=self.service,
             instance=self.instance,
             state=self.state,
             at_s=at_s,
             started_at_s=self.started_at_s,
-            values=dict(self._values),
-            labels=dict(self._labels),
+            values={
+                name: min(max(value, -VALUE_MAX), VALUE_MAX)
+                for name, value in self._values.items()
+                if not math.isnan(value)
+            },
+            labels={text: encodable(value) for text, value in self._labels.items()},
         )

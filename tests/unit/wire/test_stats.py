@@ -1,11 +1,14 @@
 import math
+import os
 
 import hypothesis.strategies as st
 import msgspec
 import pytest
 from hypothesis import given
 
+from tidegate.catalogue import actor, learner
 from tidegate.core.errors import RecordError
+from tidegate.runtime.stats_board import StatsBoard
 from tidegate.wire.stats import STATISTICS_MAX, VALUE_MAX, ServiceStats, decode_stats, encode_stats
 
 SNAPSHOTS = st.builds(
@@ -43,6 +46,31 @@ def test_a_value_that_no_arithmetic_survives_is_refused(value: float) -> None:
     stats = ServiceStats("task_queue", "task_queue", "ready", 1.0, 0.0, {"running_trajectories": value})
     with pytest.raises(RecordError, match="running_trajectories"):
         decode_stats(encode_stats(stats))
+
+
+def test_board_of_a_diverging_learner_is_reported_at_the_bounds_and_not_refused_whole() -> None:
+    board = StatsBoard(service="learner", instance="learner", started_at_s=0.0)
+    board.set(learner.VERSION_STEP, 7)
+    board.set(learner.diagnostic("loss"), 1e17)
+    board.set(learner.diagnostic("entropy"), -math.inf)
+    board.set(learner.diagnostic("gradient_norm"), math.nan)
+    reported = decode_stats(encode_stats(board.snapshot(at_s=0.0))).values
+    assert reported == {
+        learner.VERSION_STEP: 7.0,
+        learner.diagnostic("loss"): VALUE_MAX,
+        learner.diagnostic("entropy"): -VALUE_MAX,
+    }
+
+
+def test_text_that_is_no_utf_8_is_reported_with_a_question_mark_in_its_place() -> None:
+    """As the error of an environment that names a file by ``os.fsdecode``."""
+    board = StatsBoard(service="actor", instance="actor-0", started_at_s=0.0)
+    board.label(actor.ENVIRONMENT_FAULT, os.fsdecode(b"no file fa\xe7ade"))
+    board.label(actor.TASK_REFUSAL, str(RecordError("It failed", why=os.fsdecode(b"\xe7"))))
+    assert decode_stats(encode_stats(board.snapshot(at_s=0.0))).labels == {
+        actor.ENVIRONMENT_FAULT: "no file fa?ade",
+        actor.TASK_REFUSAL: "It failed. ?.",
+    }
 
 
 @pytest.mark.parametrize(
