@@ -53,9 +53,17 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "run.batch_size is 8 and run.max_running 6: a batch would be admitted in several rounds",
     ),
     "target that cannot be read": ({"run.until": "garbage"}, 'run.until is "garbage": it must be statistics'),
-    "backups that no pod makes": (
-        {"run.backup": "s3://bucket/runs"},
-        "run.backup is set, and pods make no backups: it is of `tidegate up` on one machine. Snapshot the volumes",
+    "backups on the disk of a pod": (
+        {"run.backup": {"to": "file:///data/backups"}},
+        "run.backup is file:///data/backups, a folder of one pod, which is lost with it. Name a bucket: s3://",
+    ),
+    "credentials of no bucket": (
+        {"backup.existingSecret": "bucket"},
+        "backup.existingSecret is set without run.backup: nothing would use the credentials. Set run.backup",
+    ),
+    "backups that a restart forgets": (
+        {"run.backup": "s3://bucket/runs", "admission.persistence.enabled": False},
+        "run.backup is set and admission.persistence.enabled false: which backup is the newest would be forgotten",
     ),
     "trackers that no pod runs": (
         {"run.track": ["mlflow"]},

@@ -44,6 +44,7 @@ MAY_CALL: dict[str, set[str]] = {
     },
     "weight_distribution": set(),
     "admission": {"LearnerService/Checkpoint", "LifecycleService/GetStats"},
+    "backup": {"SnapshotService/ReadSnapshot"},
     "operator": {
         "ActorService/GetServing",
         "AdmissionService/GetLimits",
@@ -95,13 +96,13 @@ def test_table_has_exactly_the_methods_of_the_protos() -> None:
     declared = {
         service.full_name: {method.name for method in service.methods} for service in services_of_protos()
     }
-    assert len(declared) == 10
+    assert len(declared) == 11
     assert {name: set(methods) for name, methods in CALLERS.items() if name not in FOREIGN} == declared
     assert CALLERS.keys() - declared.keys() == FOREIGN
 
 
-def test_roles_are_the_services_and_an_operator() -> None:
-    assert set(ROLES) == {*SERVICES, "operator"}
+def test_roles_are_the_services_a_backup_and_an_operator() -> None:
+    assert set(ROLES) == {*SERVICES, "backup", "operator"}
     assert get_args(Role) == ROLES
 
 

@@ -112,15 +112,19 @@ def _backup_old() -> Alert:
         " before stays in force. Admission reports it, so that a backup process that hangs or has died is seen too.",
         confirm=(
             "`tidegate explain --dir RUN` names the newest complete backup, since when there is none, and why the last"
-            " try failed; so do `backup.json` of the run folder and `logs/backup.log`.",
+            " try failed; so do `backup.json` of the run folder and `logs/backup.log`, in a cluster"
+            " `kubectl logs RELEASE-admission-0 -c backup`.",
             f"`sum by ({label(names.ATTR_CAUSE)}) ({causes})` has the tries that failed, by cause.",
         ),
         steps=(
             "refused: the credentials ended, or may no longer list, read, write and delete below the prefix. Restart"
-            " the backup with valid ones: `tidegate backup RUN --to PLACE --every 600`.",
+            " the backup with valid ones: `tidegate backup RUN --to PLACE --every 600`, in a cluster by"
+            " changing the Secret and deleting admission's pod.",
             "unavailable, deadline: the place or the network is away. It is tried again with a growing pause.",
-            "disk: free space for copies of ledger and journal; the log says how much.",
-            "conflict: a second process backs up the same run. Stop the run that should not train, or its backup.",
+            "disk: free space for copies of ledger and journal, in a cluster on the volumes of store and task queue;"
+            " the log says how much.",
+            "conflict: a second process backs up the same run. Stop the run that should not train, or its backup; in a"
+            " cluster then delete admission's pod.",
             "No failures: the process has ended (the end of `logs/backup.log` says why; start it again as above), the"
             " run has no checkpoint yet, or one backup takes longer than `backup.every_s`: then raise that.",
         ),

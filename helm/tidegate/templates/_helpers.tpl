@@ -173,7 +173,7 @@ ttlSecondsAfterFinished: {{ int .Values.jobTtlSeconds }}
 {{- end -}}
 
 {{/* The call credentials of a pod, written again by the kubelet when they are rotated: (list root role [role]). A role is a
-service by its name in the run file, or operator; the digests recognise every caller and are no credential. The queue
+service by its name in the run file, backup or operator; the digests recognise every caller and are no credential. The queue
 signs tasks with a secret that only the store has as well. */}}
 {{- define "tidegate.callVolume" -}}
 {{- $items := list (dict "key" "digests.json" "path" "digests.json") -}}
@@ -276,6 +276,7 @@ services' code.
 
 {{/* What is shared and read by some services alone. */}}
 {{- define "tidegate.readers" -}}
+backup: [admission]
 batch_size: [task_queue, trajectory_store, learner, admission]
 begin_from: [learner]
 files_dir: [task_queue, actor, inference, environment, learner]

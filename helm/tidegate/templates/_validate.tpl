@@ -1,7 +1,7 @@
 {{/* Values that are right one by one and wrong together: all sentences at once, before anything is sent. What only the run
 file's types know is checked by the Job in check.yaml. */}}
 {{- define "tidegate.validate" -}}
-{{- $problems := concat (include "tidegate.nameProblems" . | fromYamlArray) (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.flowProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) (include "tidegate.gpuProblems" . | fromYamlArray) (include "tidegate.modelProblems" . | fromYamlArray) (include "tidegate.groupProblems" . | fromYamlArray) -}}
+{{- $problems := concat (include "tidegate.nameProblems" . | fromYamlArray) (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.flowProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) (include "tidegate.gpuProblems" . | fromYamlArray) (include "tidegate.modelProblems" . | fromYamlArray) (include "tidegate.groupProblems" . | fromYamlArray) (include "tidegate.backupProblems" . | fromYamlArray) -}}
 {{- if $problems }}{{ fail (join "\n" $problems) }}{{ end -}}
 {{- end -}}
 
@@ -69,9 +69,6 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- $replay := ((($run.trajectory_store | default dict).replay | default dict).unit | default "none") -}}
 {{- if and (eq $replay "none") $run.max_running (gt (int64 $run.batch_size) (int64 $run.max_running)) -}}
 {{- $problems = append $problems (printf "run.batch_size is %d and run.max_running %d: a batch would be admitted in several rounds, and its first trajectories wait and grow stale. Set run.max_running to %d or more" (int64 $run.batch_size) (int64 $run.max_running) (int64 $run.batch_size)) -}}
-{{- end -}}
-{{- if $run.backup -}}
-{{- $problems = append $problems "run.backup is set, and pods make no backups: it is of `tidegate up` on one machine. Snapshot the volumes of the run together (docs/kubernetes.md, Backup and restore), and leave run.backup out" -}}
 {{- end -}}
 {{- if $run.track -}}
 {{- $problems = append $problems "run.track is set, and pods run no trackers: they are of `tidegate up` on one machine. Read the curves on the dashboards (docs/observability.md), and leave run.track out" -}}

@@ -339,6 +339,11 @@ spec:
         {{- with $pod.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+    {{- if eq $service "admission" }}
+    {{- with include "tidegate.backupContainer" $root }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    {{- end }}
     {{- with $pod.extraContainers }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -349,6 +354,11 @@ spec:
     {{- include "tidegate.callVolume" (concat (list $root $service) (ternary (list "operator") list (eq $service "admission"))) | nindent 4 }}
     {{- include "tidegate.brokerVolume" (list $root $service) | nindent 4 }}
     {{- include "tidegate.tlsVolumes" (list $root $row.name) | nindent 4 }}
+    {{- if eq $service "admission" }}
+    {{- with include "tidegate.backupVolumes" $root }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    {{- end }}
     {{- if $row.scalable }}
     - {name: data, emptyDir: {sizeLimit: {{ $pod.scratch.size }}}}
     {{- else if not $pod.persistence.enabled }}

@@ -14,7 +14,7 @@ from tidegate.launch.carried_files import CarriedFile, carried, files_of
 from tidegate.launch.run_file import read_document, read_run_file
 
 # Sections of `tidegate up` on one machine, by what leaves them out; the chart's templates refuse the same ones.
-ONE_MACHINE = {"backup": "null", "track": "[]", "notify": "null", "callbacks": "[]"}
+ONE_MACHINE = {"track": "[]", "notify": "null", "callbacks": "[]"}
 
 
 def chart(

@@ -24,7 +24,7 @@ from tidegate.core.fixes import Advice, Fix, advise, gain_of
 from tidegate.core.prices import dollars
 from tidegate.core.slo import Verdict
 from tidegate.core.slo_catalogue import REMEDIES
-from tidegate.launch.cluster import is_cluster
+from tidegate.launch.cluster import POD_DATA, is_cluster
 from tidegate.launch.dial import dial_notice
 from tidegate.launch.run_folder import find_folder, is_running, read_plan
 from tidegate.runtime.backup_state import backup_sentence, read_state
@@ -77,7 +77,8 @@ def explain(
     advice = advise(signals_of(diagnosis.signals), prices=plan.file.prices, workloads=record.workloads)
     dial = dial_notice(plan)
     disk = "" if is_cluster(where) else disk_problem(where)
-    backup = backup_sentence(read_state(where), running=is_running(where), now_s=time.time())
+    noted = read_state(POD_DATA if is_cluster(where) else where)
+    backup = backup_sentence(noted, running=is_running(where), now_s=time.time())
     answer = {
         **msgspec.to_builtins(diagnosis),
         "advice": msgspec.to_builtins(advice),

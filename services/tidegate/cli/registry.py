@@ -100,6 +100,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "restore": CommandEntry(
         "tidegate.cli.backup.restore_command:restore", "Fill a run folder from a backup, or list the backups."
     ),
+    "backup-pods": CommandEntry(
+        "tidegate.cli.backup.pods_command:backup_pods", "Make the backups of a run in a cluster."
+    ),
     "ui": CommandEntry(
         "tidegate.cli.ui.command:ui", "Serve a page over live and ended runs: curves, lag, every trajectory."
     ),

@@ -29,6 +29,8 @@ PASSWORD_PATH_VARIABLE = "TIDEGATE_BROKER_PASSWORD_PATH"
 TASK_SECRET_VARIABLE = "TIDEGATE_TASK_SECRET"
 POD_NAME_VARIABLE, POD_UID_VARIABLE = "TIDEGATE_POD_NAME", "TIDEGATE_POD_UID"
 NAMESPACE_VARIABLE = "TIDEGATE_NAMESPACE"
+# The volume of a pod's service, where the chart mounts it; in admission's also what is known of backups.
+POD_DATA = Path("/data")
 # Every service listens here in its own pod.
 LISTEN = "0.0.0.0:7700"
 # A broker's pod may be pulled, scheduled and given a volume first; the startup probe's budget is the real limit.

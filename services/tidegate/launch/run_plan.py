@@ -50,9 +50,9 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     another run, whose newest policy this run's first version is, with a new optimiser; ``FOLDER@best`` and
     ``FOLDER@0-3fa2@40`` name a version. Relative to the run file, or to where the run is started.
     ``track``: experiment trackers that `tidegate up` runs beside it; ``notify``: a webhook that it posts to;
-    ``callbacks``: own code that is told of updates, evaluations, checkpoints and the end; ``backup``: where it copies
-    the run folder. In a cluster nothing reads these four: the run's files are in several pods, whose volumes have
-    snapshots, and Alertmanager sends notices.
+    ``callbacks``: own code that is told of updates, evaluations, checkpoints and the end. In a cluster nothing reads
+    these three: the run's files are in several pods, and Alertmanager sends notices. ``backup``: where `tidegate up`,
+    and in a cluster a container beside admission, copies the run.
     """
 
     run: RunName

@@ -37,6 +37,7 @@ from tidegate.learner.ranks.port import SharedTrainer
 from tidegate.learner.replay_batches import ReplaySupply
 from tidegate.learner.reporting import StepReporter
 from tidegate.learner.servicer import LearnerServicer
+from tidegate.learner.snapshot import learner_moment
 from tidegate.learner.steps_log import STEPS_FILE, StepsLog
 from tidegate.learner.trajectory_batches import TrajectorySupply
 from tidegate.learner.update_speed import UpdateSpeed, find_update_speed
@@ -50,7 +51,11 @@ from tidegate.runtime.gpu_statistics import with_gpu_statistics
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.service_credentials import accepted_tokens, channels_of
 from tidegate.runtime.settings_loop import follow_settings
+from tidegate.runtime.snapshots.servicer import SnapshotServicer
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
+
+# In the data folder of the learner.
+CHECKPOINTS = "checkpoints"
 
 
 async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
@@ -105,7 +110,7 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
         StepsLog, context.data_dir / STEPS_FILE, bytes_max=config.steps_file_bytes_max
     )
     folder = await asyncio.to_thread(
-        CheckpointFolder, context.data_dir / "checkpoints", keep=config.keep_checkpoints
+        CheckpointFolder, context.data_dir / CHECKPOINTS, keep=config.keep_checkpoints
     )
     trainer: Trainer = leading or local
     if config.updates_per_version > 1:
@@ -186,12 +191,18 @@ def assemble(
         speed=speed,
     )
 
+    snapshots = SnapshotServicer(
+        partial(learner_moment, checkpoints=context.data_dir / CHECKPOINTS),
+        folder=Path(context.settings.data_dir),
+        staging_in=context.data_dir,
+    )
+
     async def close() -> None:
         log.close()
 
     return ServiceParts(
         loops={"train": learner.run, "settings": partial(follow_settings, context)},
-        servicers=[LearnerServicer(learner).registration()],
+        servicers=[LearnerServicer(learner).registration(), snapshots.registration()],
         close=close,
     )
 

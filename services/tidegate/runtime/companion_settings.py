@@ -71,10 +71,11 @@ class NotifyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class BackupConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Copies of the run folder in object storage, from which an empty machine goes on; a text is ``to`` alone.
 
-    ``to``: ``s3://bucket/prefix``, ``gs://``, ``az://`` or ``file:///folder``; each run has its own folder there, by
-    its id. Credentials come from the environment. ``every_s``: seconds from one backup to the next; what came after
-    the last one is lost with the machine. ``keep``: backups kept; older ones are deleted. ``end_deadline_s``: seconds
-    for the last backup when the run is over; then it is stopped, and `tidegate backup` makes it.
+    ``to``: ``s3://bucket/prefix``, ``gs://``, ``az://``, on one machine also ``file:///folder``; each run has its own
+    folder there, by its id. Credentials come from the environment. ``every_s``: seconds from one backup to the next;
+    what came after the last one is lost with the machine. ``keep``: backups kept; older ones are deleted.
+    ``end_deadline_s``: seconds for the last backup when the run is over; then it is stopped, and `tidegate backup`
+    makes it.
     """
 
     to: str

@@ -14,6 +14,7 @@ from tidegate.runtime.live_settings import run_file_limits
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.settings_loop import follow_settings
+from tidegate.runtime.snapshots.servicer import SnapshotServicer
 from tidegate.runtime.task_secret import read_task_secrets
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE, Dataset, open_dataset
@@ -25,6 +26,7 @@ from tidegate.task_queue.loops import TaskQueue, TaskSource
 from tidegate.task_queue.own_curriculum.loop import WeightsLoop
 from tidegate.task_queue.own_curriculum.process import CurriculumDeadlines, CurriculumProcess
 from tidegate.task_queue.servicer import TaskQueueServicer
+from tidegate.task_queue.snapshot import journal_moment
 from tidegate.task_queue.state import Workload, check_limits
 from tidegate.task_queue.sweep import Sweep
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
@@ -93,7 +95,12 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
             prompts.close()
 
     servicer = TaskQueueServicer(journal, sweep, path=path)
-    return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
+    snapshots = SnapshotServicer(
+        partial(journal_moment, path=path), folder=Path(settings.data_dir), staging_in=context.data_dir
+    )
+    return ServiceParts(
+        loops=loops, servicers=[servicer.registration(), snapshots.registration()], close=close
+    )
 
 
 def _workload(settings: Settings) -> Workload:

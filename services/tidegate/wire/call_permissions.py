@@ -1,10 +1,11 @@
 """The one table of gRPC methods and the roles that may call them, beside the table of subjects (``wire.subjects``).
 
-A role is a service, under its name in ``launch.services``, or an operator: the command line and the supervisor. A
-method that is missing here is refused to everyone, and a structure test fails. A role may call what it needs, no more:
-only the learner leases, commits, publishes and opens lineages; only the task queue follows the outcomes; actors and
-environment workers upload and report what they hold; only an operator pauses, drains, rolls back, retires and
-reads the accounting; admission, which ends a run, asks for its last checkpoint.
+A role is a service, under its name in ``launch.services``, the process that makes the backups of a cluster, or an
+operator: the command line and the supervisor. A method that is missing here is refused to everyone, and a structure
+test fails. A role may call what it needs, no more: only the learner leases, commits, publishes and opens lineages;
+only the task queue follows the outcomes; actors and environment workers upload and report what they hold; only a backup
+reads files; only an operator pauses, drains, rolls back, retires and reads the accounting; admission, which ends a run,
+asks for its last checkpoint.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ Role = Literal[
     "learner",
     "weight_distribution",
     "admission",
+    "backup",
     "operator",
 ]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -59,6 +61,9 @@ CALLERS: Mapping[str, Mapping[str, tuple[Role, ...] | None]] = {
     "tidegate.v1.LifecycleService": {
         "GetStats": ("admission", "operator"),
         "Drain": ("operator",),
+    },
+    "tidegate.v1.SnapshotService": {
+        "ReadSnapshot": ("backup",),
     },
     "tidegate.v1.TaskQueueService": {
         "GetJournal": ("operator",),

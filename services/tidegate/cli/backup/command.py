@@ -4,6 +4,8 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +14,13 @@ import typer
 
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConflictError, TidegateError, UnavailableError
-from tidegate.launch.backup.snapshot import NoCheckpointError, snapshot_of
+from tidegate.launch.backup.snapshot import folder_source
+from tidegate.launch.backup.source import BackupSource
 from tidegate.launch.backup.writing import BackupWriter, WrittenBackup, open_writer
 from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, is_running, read_record
 from tidegate.launch.supervised import await_folder, is_supervised
+from tidegate.learner.snapshot import NoCheckpointError
 from tidegate.runtime.backup_state import BackupState, expect_backups, read_state, with_failure, write_state
 from tidegate.runtime.object_storage.place import ObjectPlace, open_place
 from tidegate.runtime.object_storage.urls import below
@@ -58,13 +62,13 @@ def backup(
     if named is not None:
         await_folder(named)
     where = find_folder(named)
-    record = require_local(read_record(where), otherwise="take snapshots of its volumes")
+    record = require_local(read_record(where), otherwise="set `backup` in its run file")
     place = open_place(below(to, record.run_id), setting="--to", makes_folder=True)
     asyncio.run(Backups(where, place, record.run_id, keep=keep).run(every_s=every_s, once=once))
 
 
 class Backups:
-    """Makes backups of one run folder while it is supervised, and a last one."""
+    """Makes backups of one run, whose state is noted in a folder: ``run`` while it is supervised, and a last one."""
 
     def __init__(
         self,
@@ -74,13 +78,15 @@ class Backups:
         *,
         keep: int,
         say: Callable[[str], None] | None = None,
+        open_source: Callable[[], AbstractAsyncContextManager[BackupSource]] | None = None,
     ) -> None:
-        """``say``: takes a line for people."""
+        """``say``: takes a line for people. ``open_source``: the run's state now; by default the folder's."""
         self._folder = folder
         self._place = place
         self._run_id = run_id
         self._keep = keep
         self._say = say or _print_line
+        self._open_source = open_source or partial(folder_source, folder, staging=folder / STAGING)
         self._writer: BackupWriter | None = None
 
     async def run(self, *, every_s: float, once: bool) -> None:
@@ -109,11 +115,10 @@ class Backups:
                     if over:
                         raise
                 except ConflictError as error:
-                    self._note(error)
+                    self.note(error)
                     raise
                 except (TidegateError, OSError) as error:
-                    self._writer = None  # what is there is looked at again
-                    self._note(error)
+                    self.note(error)
                     if over_at_s is not None and time.monotonic() - over_at_s > LAST_TRIES_S:
                         raise UnavailableError(
                             f"The last backup of run {self._run_id} was not made",
@@ -132,8 +137,8 @@ class Backups:
         started_s = time.monotonic()
         if self._writer is None:
             self._writer = await open_writer(self._place, run_id=self._run_id, keep=self._keep)
-        with snapshot_of(self._folder, staging=self._folder / STAGING) as snapshot:
-            written = await self._writer.write(snapshot)
+        async with self._open_source() as source:
+            written = await self._writer.write(source)
         manifest, duration_s = written.manifest, time.monotonic() - started_s
         state = msgspec.structs.replace(
             self._state(),
@@ -155,7 +160,9 @@ class Backups:
             self._say(state.problem)
         return written
 
-    def _note(self, error: TidegateError | OSError) -> None:
+    def note(self, error: TidegateError | OSError) -> None:
+        """Keep why a try failed. The next one looks at the place again."""
+        self._writer = None
         state = with_failure(self._state(), error)
         self._say(f"tidegate: {state.problem}")
         write_state(self._folder, state)

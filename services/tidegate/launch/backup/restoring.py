@@ -26,11 +26,12 @@ from tidegate.launch.backup.manifest import (
     number_of,
     object_name,
 )
-from tidegate.launch.backup.snapshot import JOURNAL, LEDGER, trained_beyond
+from tidegate.launch.backup.snapshot import JOURNAL, LEDGER
 from tidegate.runtime.files import sync_folder
 from tidegate.runtime.object_storage.place import ObjectPlace
 from tidegate.task_queue.journal_file import publish_again
 from tidegate.trajectory_store import schema
+from tidegate.trajectory_store.snapshot import trained_beyond
 
 # Parts on their way at once, in memory.
 DOWNLOADS_MAX = 4
@@ -91,10 +92,10 @@ async def restore(
             shutil.rmtree(unfinished, ignore_errors=True)
             try:
                 manifest = await read_manifest(place, each)
-                _check_space(manifest, unfinished.parent)
+                check_space(manifest.num_bytes(), unfinished.parent)
                 say(f"backup {each}: {len(manifest.files)} files, {manifest.num_bytes() / 1e6:,.1f} MB")
                 for file in manifest.files:
-                    await _fetch(place, file, unfinished)
+                    await fetch(place, file, unfinished)
                 publish_again(unfinished / JOURNAL)
                 with schema.reading(unfinished / LEDGER) as ledger:
                     _, updates_lost = trained_beyond(ledger, parse_version(manifest.version))
@@ -153,17 +154,28 @@ async def read_manifest(place: ObjectPlace, number: int) -> BackupManifest:
     return decode_manifest(await place.get(name, size_max=MANIFEST_BYTES_MAX), name=name)
 
 
-def _check_space(manifest: BackupManifest, parent: Path) -> None:
+def check_space(needed: int, parent: Path) -> None:
+    """Refuse a disk with fewer free bytes.
+
+    Raises:
+        ConfigError: it is too small.
+    """
     free = shutil.disk_usage(parent).free
-    if free < manifest.num_bytes():
+    if free < needed:
         raise ConfigError(
             f"The disk of {parent} is too small",
-            why=f"the backup has {manifest.num_bytes() / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free",
+            why=f"the backup has {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free",
             fix="free space, or name a folder on another disk",
         )
 
 
-async def _fetch(place: ObjectPlace, file: BackupFile, folder: Path) -> None:
+async def fetch(place: ObjectPlace, file: BackupFile, folder: Path) -> None:
+    """Write a file of a backup below a folder, and sync it.
+
+    Raises:
+        CorruptionError, NotFoundError: a part of it is damaged, or missing.
+        TidegateError: the store refused, or did not answer in time.
+    """
     path = folder / file.path
     path.parent.mkdir(parents=True, exist_ok=True)
     size = 0

@@ -15,20 +15,18 @@ trajectories the store drops or revives and counts.
 """
 
 import shutil
-import sqlite3
 import time
-from collections.abc import Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 import yaml
 
-from tidegate.core.errors import ConfigError, NotFoundError, TidegateError, UnavailableError
-from tidegate.core.ids import PolicyVersion, parse_version, position_of, trajectory_at
-from tidegate.core.replay import surviving_steps
+from tidegate.core.errors import ConfigError, ConflictError, UnavailableError
+from tidegate.core.ids import PolicyVersion
 from tidegate.launch.backup.manifest import BackupCounts
+from tidegate.launch.backup.source import BackupSource, FileParts
 from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.carried_files import files_of
 from tidegate.launch.forking import CHECKPOINTS, RUN_YAML
@@ -36,50 +34,33 @@ from tidegate.launch.own_code import OWN_CODE_JSON
 from tidegate.launch.run_folder import RUN_JSON, read_plan
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
-from tidegate.learner.checkpoint import checkpoints_in
-from tidegate.runtime.backup_state import NoSpaceError
-from tidegate.runtime.best_version import BEST_FILE, read_best
-from tidegate.task_queue import journal_file, packed_tasks
+from tidegate.learner.snapshot import LINES, add_newest_checkpoint
+from tidegate.runtime.object_storage.place import OBJECT_BYTES_MAX
+from tidegate.runtime.snapshots.files import SnapshotFile, SnapshotFiles, parts_of
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
-from tidegate.task_queue.state import TrajectoryState
-from tidegate.trajectory_store import schema
-from tidegate.trajectory_store.memory import load_tree
+from tidegate.task_queue.snapshot import journal_moment
 from tidegate.trajectory_store.schema import LEDGER_FILE
-from tidegate.weight_distribution.reading import VersionsOnDisk
+from tidegate.trajectory_store.snapshot import ledger_moment
+from tidegate.weight_distribution.snapshot import add_best
+from tidegate.wire.snapshots import JournalMoment, LedgerMoment, SnapshotRequest
 
 LEDGER = f"trajectory_store/{LEDGER_FILE}"
 JOURNAL = f"task_queue/{JOURNAL_FILE}"
-VERSIONS = "weight_distribution/versions"
 # Of the user: own code and prompts that the run file names.
 USER_FILES = "files"
 # Small or growing files that a run, its report or its receipt reads again; those that are not there are left out.
-OTHERS = (
-    "summary.json",
-    "events.jsonl*",
-    "data/*",
-    "learner/environment.json",
-    "learner/steps.jsonl*",
-    "admission/slos.json",
-    "admission/slo_events.jsonl*",
-    "admission/stats.jsonl*",
-)
+OTHERS = ("summary.json", "events.jsonl*")
+OF_ADMISSION = ("admission/slos.json", "admission/slo_events.jsonl*", "admission/stats.jsonl*")
 # An arrival between two reads of microseconds is rare, twenty in a row are not chance.
 PAIR_ATTEMPTS = 20
 PAIR_PAUSE_S = 0.05
-# What is left to the run while the two databases are copied on its disk.
-FREE_BYTES_MIN = 64 << 20
 
 
-class NoCheckpointError(NotFoundError):
-    """The run has no state yet from which it could go on."""
-
-
-class SnapshotFile(msgspec.Struct, frozen=True, eq=False):
-    """An open file, of which the first ``size`` bytes do not change any more; ``path``: in the run folder."""
-
-    path: str
-    file: BinaryIO
-    size: int
+@asynccontextmanager
+async def folder_source(folder: Path, *, staging: Path) -> AsyncGenerator[BackupSource]:
+    """``snapshot_of``, as the writer of backups reads it."""
+    with snapshot_of(folder, staging=staging) as found:
+        yield found
 
 
 class FolderSnapshot(msgspec.Struct, frozen=True, eq=False):
@@ -89,8 +70,19 @@ class FolderSnapshot(msgspec.Struct, frozen=True, eq=False):
     made_at_s: float
     version: PolicyVersion
     counts: BackupCounts
-    files: tuple[SnapshotFile, ...]
+    found: tuple[SnapshotFile, ...]
     left_out: tuple[str, ...]
+
+    async def files(self) -> AsyncIterator[FileParts]:
+        """Each file with its parts."""
+        for each in self.found:
+            yield FileParts(each.path, each.size, file_parts(each))
+
+
+async def file_parts(file: SnapshotFile) -> AsyncIterator[bytes]:
+    """The parts of an open file, as objects have them."""
+    for part in parts_of(file, OBJECT_BYTES_MAX):
+        yield part
 
 
 @contextmanager
@@ -100,7 +92,7 @@ def snapshot_of(folder: Path, *, staging: Path) -> Generator[FolderSnapshot]:
     ``staging``: a folder on the same disk for the copies of the databases, which is emptied before and after.
 
     Raises:
-        NoCheckpointError: the run has no checkpoint yet, or no ledger or journal.
+        NotFoundError: the run has no checkpoint yet, or no ledger or journal.
         CorruptionError: one of them cannot be read.
         UnavailableError: the disk has too little space, or the two could not be read at one moment.
     """
@@ -109,167 +101,61 @@ def snapshot_of(folder: Path, *, staging: Path) -> Generator[FolderSnapshot]:
     with ExitStack() as opened:
         opened.callback(shutil.rmtree, staging, ignore_errors=True)
         record, plan = read_plan(folder)
-        files = _Files(folder, opened)
-        _add_best(files)
-        version = _add_checkpoint(files)
+        files = SnapshotFiles(folder, staging=staging, opened=opened)
+        add_best(files, folder / "weight_distribution")
+        version = add_newest_checkpoint(files, folder / CHECKPOINTS)
         made_at_s = time.time()
-        counts = _copy_databases(folder, staging, version)
-        files.add(staging / LEDGER_FILE, as_path=LEDGER)
-        files.add(staging / JOURNAL_FILE, as_path=JOURNAL)
-        for pattern in OTHERS:
-            for path in sorted(folder.glob(pattern)):
-                files.add(path)
-        left_out = _add_run_file(files, record, plan, staging)
+        counts = _add_databases(files, version)
+        files.add_found(*OTHERS, *LINES, *OF_ADMISSION)
+        left_out = add_run_file(files, record, plan)
         yield FolderSnapshot(record.run_id, made_at_s, version, counts, tuple(files.found), left_out)
 
 
-class _Files:
-    """Opens files as they are found, and closes them with the snapshot."""
-
-    def __init__(self, folder: Path, opened: ExitStack) -> None:
-        self.folder = folder
-        self.found: list[SnapshotFile] = []
-        self._opened = opened
-
-    def add(self, path: Path, *, as_path: str = "") -> bool:
-        """Whether it was there."""
-        try:
-            file = self._opened.enter_context(path.open("rb"))
-        except (FileNotFoundError, IsADirectoryError):
-            return False
-        name = as_path or path.relative_to(self.folder).as_posix()
-        self.found.append(SnapshotFile(name, file, file.seek(0, 2)))
-        return True
-
-
-def _add_checkpoint(files: _Files) -> PolicyVersion:
-    """The newest checkpoint that is still there when its files are opened."""
-    directory = files.folder / CHECKPOINTS
-    for path, version in reversed((checkpoints_in(directory) if directory.is_dir() else {}).items()):
-        before = len(files.found)
-        try:
-            names = sorted(path.iterdir())
-        except FileNotFoundError:  # deleted meanwhile; a newer one is there
-            continue
-        if names and all(files.add(name) for name in names):
-            return version
-        del files.found[before:]
-    raise NoCheckpointError(
-        f"{files.folder} has no checkpoint yet",
-        why="a backup is of a state from which the run can go on",
-        fix="wait: the learner writes one before its first update",
-    )
-
-
-def _add_best(files: _Files) -> None:
-    """The best version, with each file that holds tensors of it; without it where one of them is gone."""
-    place = files.folder / "weight_distribution"
-    best = read_best(place)
-    if best is None:
-        return
-    before = len(files.found)
-    try:
-        paths = VersionsOnDisk(files.folder / VERSIONS).files_of(parse_version(best.version))
-    except ValueError:
-        return
-    if not (paths and files.add(place / BEST_FILE) and all(files.add(path) for path in paths)):
-        del files.found[before:]
-
-
-def _copy_databases(folder: Path, staging: Path, version: PolicyVersion) -> BackupCounts:
-    ledger_path, journal_path = folder / LEDGER, folder / JOURNAL
-    for path in (ledger_path, journal_path):
-        if not path.is_file():
-            raise NoCheckpointError(f"There is no {path}", fix="wait until the run has started")
-    needed = sum(path.stat().st_size for path in (ledger_path, journal_path)) + FREE_BYTES_MIN
-    free = shutil.disk_usage(staging).free
-    if free < needed:
-        raise NoSpaceError(
-            f"The disk of {folder} has too little space for a backup",
-            why=f"copies of ledger and journal need {needed / 1e6:,.0f} MB, and {free / 1e6:,.0f} MB are free",
-            fix="free space; the run goes on, and so does the backup once there is space",
-        )
+def _add_databases(files: SnapshotFiles, version: PolicyVersion) -> BackupCounts:
+    """Copies of both, of which the journal has admitted every trajectory of the ledger."""
+    folder = files.folder
     for _ in range(PAIR_ATTEMPTS):
-        with _one_moment(ledger_path, journal_path) as pair:
-            if pair is not None:
-                ledger, journal = pair
-                counts = _counts(ledger, journal, version)
-                for source, name in ((journal, JOURNAL_FILE), (ledger, LEDGER_FILE)):
-                    _copy(source, staging / name)
+        with closing(journal_moment(SnapshotRequest(), files, path=folder / JOURNAL)) as journal:
+            seen = next(journal).journal
+            request = SnapshotRequest(checkpoint=version, journal=seen)
+            with closing(ledger_moment(request, files, path=folder / LEDGER)) as ledger:
+                try:
+                    counts = counts_of(seen, next(ledger).ledger)
+                except ConflictError:
+                    time.sleep(PAIR_PAUSE_S)
+                    continue
+                _finish((journal, ledger))
                 return counts
-        time.sleep(PAIR_PAUSE_S)
-    raise UnavailableError(
-        f"Ledger and journal of {folder} were not seen at one moment, {PAIR_ATTEMPTS} times",
-        fix="try it again",
+    raise not_seen_together(str(folder))
+
+
+def _finish(moments: Iterable[Generator[object]]) -> None:
+    for each in moments:
+        for _ in each:
+            pass
+
+
+def not_seen_together(run: str) -> UnavailableError:
+    """The error after the last attempt."""
+    return UnavailableError(
+        f"Ledger and journal of {run} were not seen at one moment, {PAIR_ATTEMPTS} times", fix="try it again"
     )
 
 
-def _copy(source: sqlite3.Connection, path: Path) -> None:
-    try:
-        with closing(sqlite3.connect(path)) as copy:
-            source.backup(copy)
-    except sqlite3.OperationalError as error:  # a damaged page is another error
-        raise NoSpaceError(
-            f"{path.name} could not be copied for a backup",
-            why=str(error),
-            fix="free space on the disk of the run; the run goes on, and so does the backup once there is space",
-        ) from error
-
-
-@contextmanager
-def _one_moment(
-    ledger_path: Path, journal_path: Path
-) -> Generator[tuple[sqlite3.Connection, sqlite3.Connection] | None]:
-    """Both databases, of which the journal has admitted every trajectory of the ledger; None where it has not."""
-    with schema.reading(ledger_path) as before:
-        newest = journal_file.scalar(before, "SELECT coalesce(max(seq), 0) FROM trajectories")
-    with journal_file.reading(journal_path) as journal:
-        num_admitted = journal_file.next_seq(journal)  # its snapshot begins here
-        with schema.reading(ledger_path) as ledger:
-            since = ledger.execute("SELECT trajectory_id FROM trajectories WHERE seq > ?", (newest,))
-            places = (position_of(name) for (name,) in since)
-            is_ahead = any(place is not None and place[0] >= num_admitted for place in places)
-            yield None if is_ahead else (ledger, journal)
-
-
-def _counts(ledger: sqlite3.Connection, journal: sqlite3.Connection, version: PolicyVersion) -> BackupCounts:
-    states = dict(ledger.execute("SELECT state, count(*) FROM trajectories GROUP BY state").fetchall())
-    admitted = journal_file.count_rows(journal).plus(packed_tasks.count_columns(journal))
-    # The journal may not have heard of all that arrived. At most ``max_running``.
-    running = journal.execute(
-        f"SELECT seq, sample_index FROM trajectories WHERE state = {int(TrajectoryState.ADMITTED)}"
-    )
-    in_flight = sum(
-        not ledger.execute(
-            "SELECT 1 FROM trajectories WHERE trajectory_id = ?", (trajectory_at(*place),)
-        ).fetchone()
-        for place in running
-    )
+def counts_of(journal: JournalMoment | None, ledger: LedgerMoment | None) -> BackupCounts:
+    """The counts of a backup, from what both owners said of their moments."""
+    assert journal is not None
+    assert ledger is not None
     return BackupCounts(
-        admitted=admitted.admitted,
-        trained=states.get("trained", 0),
-        beyond_checkpoint=trained_beyond(ledger, version)[0],
-        waiting=states.get("available", 0) + states.get("leased", 0),
-        in_flight=in_flight,
+        admitted=journal.admitted,
+        trained=ledger.trained,
+        beyond_checkpoint=ledger.beyond_checkpoint,
+        waiting=ledger.waiting,
+        in_flight=ledger.in_flight,
     )
 
 
-def trained_beyond(ledger: sqlite3.Connection, version: PolicyVersion) -> tuple[int, int]:
-    """Trajectories that the ledger has trained and a checkpoint of ``version`` does not hold, and their updates."""
-    tree = load_tree(ledger)
-    surviving = surviving_steps(version, tree) if version.lineage in tree.lineages else {}
-    counts = [
-        ledger.execute(
-            "SELECT count(*), count(DISTINCT trained_step) FROM trajectories"
-            " WHERE trained_lineage = ? AND trained_step >= ?",
-            (name, surviving.get(name, 0)),
-        ).fetchone()
-        for name in tree.lineages
-    ]
-    return sum(num for num, _ in counts), sum(updates for _, updates in counts)
-
-
-def _add_run_file(files: _Files, record: RunRecord, plan: RunPlan, staging: Path) -> tuple[str, ...]:
+def add_run_file(files: SnapshotFiles, record: RunRecord, plan: RunPlan) -> tuple[str, ...]:
     """``run.json`` without its secrets, ``run.yaml`` to resume from, and the user's files that it names."""
     left_out = [
         f"{setting}: {place}"
@@ -302,22 +188,7 @@ def _add_run_file(files: _Files, record: RunRecord, plan: RunPlan, staging: Path
         (RUN_JSON, msgspec.json.encode(public)),
         (RUN_YAML, yaml.safe_dump(document, sort_keys=False).encode()),
     ):
-        (staging / name).write_bytes(data)
-        files.add(staging / name, as_path=name)
+        path = files.staging / name
+        path.write_bytes(data)
+        files.add(path, as_path=name)
     return tuple(left_out)
-
-
-def parts_of(file: SnapshotFile, part_bytes: int) -> Iterator[bytes]:
-    """Its content in parts, all but the last of ``part_bytes``.
-
-    Raises:
-        TidegateError: it became shorter than it was.
-    """
-    file.file.seek(0)
-    left = file.size
-    while left:
-        data = file.file.read(min(part_bytes, left))
-        if not data:
-            raise TidegateError(f"{file.path} became shorter while it was copied")
-        left -= len(data)
-        yield data

@@ -25,8 +25,8 @@ from tidegate.launch.backup.manifest import (
     number_of,
     object_name,
 )
-from tidegate.launch.backup.snapshot import FolderSnapshot, SnapshotFile, parts_of
-from tidegate.runtime.object_storage.place import OBJECT_BYTES_MAX, ObjectPlace
+from tidegate.launch.backup.source import BackupSource, FileParts
+from tidegate.runtime.object_storage.place import ObjectPlace
 
 # Parts on their way at once: a store that answers late is not waited for one by one, and memory holds so many.
 UPLOADS_MAX = 4
@@ -64,7 +64,7 @@ class BackupWriter:
         self._sizes = sizes
         self._num_uploaded = self._bytes_uploaded = 0
 
-    async def write(self, snapshot: FolderSnapshot) -> WrittenBackup:
+    async def write(self, snapshot: BackupSource) -> WrittenBackup:
         """Make a backup.
 
         Raises:
@@ -72,7 +72,7 @@ class BackupWriter:
             TidegateError: the store refused, or did not answer in time. What was uploaded is used by the next one.
         """
         self._num_uploaded = self._bytes_uploaded = 0
-        files = [await self._upload(file) for file in snapshot.files]
+        files = [await self._upload(file) async for file in snapshot.files()]
         manifest = BackupManifest(
             format=FORMAT,
             number=max((0, *self._manifests, *self._damaged)) + 1,
@@ -99,11 +99,11 @@ class BackupWriter:
             problem = str(error)
         return WrittenBackup(manifest, self._num_uploaded, self._bytes_uploaded, problem)
 
-    async def _upload(self, file: SnapshotFile) -> BackupFile:
+    async def _upload(self, file: FileParts) -> BackupFile:
         digests: list[str] = []
         sending: set[asyncio.Task[None]] = set()
         try:
-            for data in parts_of(file, OBJECT_BYTES_MAX):
+            async for data in file.parts:
                 digest = digest_of_part(data)
                 digests.append(digest)
                 name = object_name(digest)

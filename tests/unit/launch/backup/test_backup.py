@@ -39,12 +39,14 @@ from tidegate.launch.backup.manifest import (
     manifest_name,
     object_name,
 )
-from tidegate.launch.backup.snapshot import NoCheckpointError
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.learner.checkpoint import checkpoints_in, read
+from tidegate.learner.snapshot import NoCheckpointError
 from tidegate.runtime.backup_state import NoSpaceError, backup_problem, expect_backups
 from tidegate.runtime.object_storage.place import ObjectPlace
+from tidegate.runtime.snapshots import files as snapshot_files
+from tidegate.task_queue import journal_file
 from tidegate.trajectory_store import schema
 
 
@@ -212,7 +214,7 @@ def test_manifest_that_names_a_file_outside_of_the_folder_is_refused(
 def between(monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
     """Let the run go on between the two parts of a snapshot that must fit each other, whichever is read first."""
     acted: list[str] = []
-    for name in ("_add_checkpoint", "_copy_databases"):
+    for name in ("add_newest_checkpoint", "_add_databases"):
         original = getattr(snapshots, name)
 
         def wrapped(*arguments: Any, original: Any = original, name: str = name) -> Any:
@@ -242,7 +244,7 @@ def test_journal_of_a_backup_has_admitted_what_arrives_while_it_is_read(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record, seqs = read_record(folder), iter(((13,), (14,)))
-    next_seq = snapshots.journal_file.next_seq
+    next_seq = journal_file.next_seq
 
     def and_arrives(db: Any) -> int:
         found = next_seq(db)
@@ -251,7 +253,7 @@ def test_journal_of_a_backup_has_admitted_what_arrives_while_it_is_read(
             break
         return found
 
-    monkeypatch.setattr(snapshots.journal_file, "next_seq", and_arrives)
+    monkeypatch.setattr(journal_file, "next_seq", and_arrives)
     back_up(folder, tmp_path / "bucket")
     monkeypatch.undo()
     restored(tmp_path / "bucket", tmp_path / "again")
@@ -358,7 +360,7 @@ def test_backup_notes_how_long_it_took_and_keeps_when_the_next_is_due(folder: Pa
 def test_disk_that_is_too_small_for_the_copies_is_counted_as_such(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "FREE_BYTES_MIN", 1 << 62)
+    monkeypatch.setattr(snapshot_files, "FREE_BYTES_MIN", 1 << 62)
     monkeypatch.setattr(command, "LAST_TRIES_S", -1.0)
     backups = Backups(
         folder, place_at(tmp_path / "bucket"), read_record(folder).run_id, keep=3, say=lambda _line: None

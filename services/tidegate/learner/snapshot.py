@@ -1,0 +1,48 @@
+"""What a backup copies of the learner: its newest checkpoint and its curves."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+from tidegate.core.errors import NotFoundError
+from tidegate.core.ids import PolicyVersion
+from tidegate.learner.checkpoint import checkpoints_in
+from tidegate.runtime.snapshots.files import SnapshotFiles
+from tidegate.wire.snapshots import SnapshotOpened, SnapshotRequest
+
+LINES = ("learner/environment.json", "learner/steps.jsonl*")
+
+
+class NoCheckpointError(NotFoundError):
+    """The run has no state yet from which it could go on."""
+
+
+def learner_moment(
+    _request: SnapshotRequest, files: SnapshotFiles, *, checkpoints: Path
+) -> Generator[SnapshotOpened]:
+    """Open the newest checkpoint, then the files of lines, which only grow.
+
+    Raises:
+        NoCheckpointError: there is none yet.
+    """
+    yield SnapshotOpened(checkpoint=add_newest_checkpoint(files, checkpoints))
+    files.add_found(*LINES)
+
+
+def add_newest_checkpoint(files: SnapshotFiles, checkpoints: Path) -> PolicyVersion:
+    """The newest checkpoint that is still there when its files are opened; none of them changes any more.
+
+    Raises:
+        NoCheckpointError: there is none yet.
+    """
+    for path, version in reversed((checkpoints_in(checkpoints) if checkpoints.is_dir() else {}).items()):
+        try:
+            names = sorted(path.iterdir())
+        except FileNotFoundError:  # deleted meanwhile; a newer one is there
+            continue
+        if files.add_all(names):
+            return version
+    raise NoCheckpointError(
+        f"{files.folder} has no checkpoint yet",
+        why="a backup is of a state from which the run can go on",
+        fix="wait: the learner writes one before its first update",
+    )

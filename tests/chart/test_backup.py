@@ -1,0 +1,78 @@
+"""`run.backup` in a release: one container with the bucket's credentials, and what it may reach."""
+
+from typing import Any
+
+import pytest
+
+from tests.chart.rendering import Manifest, containers, named, needs_helm, own_pods, pods, render
+from tests.chart.test_network_policies import beyond_the_release
+from tidegate.cli.registry import COMMANDS
+from tidegate.launch.operator_credential import FOLDER_DEFAULT
+from tidegate.runtime.call_credentials import DIGESTS_FILE, token_file
+
+pytestmark = [pytest.mark.chart, needs_helm]
+
+VALUES: dict[str, Any] = {
+    "run.backup": {"to": "s3://bucket/runs", "every_s": 60},
+    "backup": {"existingSecret": "bucket", "port": 9000},
+}
+
+
+def backup_containers(objects: list[Manifest]) -> list[Manifest]:
+    return [each for _, pod in pods(objects) for each in containers(pod) if each["name"] == "backup"]
+
+
+def test_release_without_backups_has_nothing_of_them() -> None:
+    objects = render()
+    assert backup_containers(objects) == []
+    assert not any(
+        "backup" in volume["name"] for _, pod in pods(objects) for volume in pod["spec"].get("volumes", ())
+    )
+
+
+def test_one_container_beside_admission_makes_them_with_credentials_that_no_other_has() -> None:
+    objects = render(values=VALUES)
+    (backup,) = backup_containers(objects)
+    pod = own_pods(objects)["admission"]
+    assert [each["name"] for each in pod["spec"]["containers"]] == ["admission", "backup"]
+    assert backup["image"] == pod["spec"]["containers"][0]["image"]  # the light one, which has obstore
+    assert backup["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+    others = [each for _, other in pods(objects) for each in containers(other) if each["name"] != "backup"]
+    assert not any("envFrom" in each for each in others)
+    mounts = {each["mountPath"]: each["name"] for each in backup["volumeMounts"]}
+    assert mounts["/data"] == "data"  # where admission reads backup.json
+    volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
+    items = volumes[mounts[FOLDER_DEFAULT]]["secret"]["items"]
+    assert {each["key"] for each in items} == {DIGESTS_FILE, token_file("backup")}
+    own = {each["key"] for each in volumes["credentials"]["secret"]["items"]}
+    assert token_file("backup") not in own
+    name, *_ = backup["args"]
+    assert name in COMMANDS
+    assert backup["securityContext"]["readOnlyRootFilesystem"]
+
+
+def test_admission_alone_reaches_the_bucket_and_only_at_its_port_or_addresses() -> None:
+    objects = render(values={**VALUES, "admission.kubernetes.enabled": False})
+    assert beyond_the_release(objects, "admission") == [{"ports": [{"port": 9000}]}]
+    for component in ("learner", "trajectory-store", "task-queue", "weight-distribution"):
+        assert beyond_the_release(objects, component) == []
+    egress = [{"cidr": "10.1.0.0/16", "port": 443}]
+    limited = render(
+        values={**VALUES, "admission.kubernetes.enabled": False, "networkPolicy.externalEgress": egress}
+    )
+    assert beyond_the_release(limited, "admission") == [
+        {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 443}]}
+    ]
+
+
+def test_backups_need_no_right_in_the_cluster() -> None:
+    def rights(values: dict[str, Any]) -> list[Manifest]:
+        return [each for each in render(values=values) if each["kind"] in ("Role", "RoleBinding", "ClusterRole")]
+
+    assert rights(VALUES) == rights({})
+
+
+def test_document_of_the_run_reaches_the_container_as_the_run_file_has_it() -> None:
+    for place in ("gs://bucket/runs", {"to": "az://box/runs", "keep": 5}):
+        document = named(render(values={"run.backup": place}), "ConfigMap", "t-run")["data"]["run.yaml"]
+        assert "bucket/runs" in document or "box/runs" in document
