@@ -7,6 +7,7 @@ import pytest
 from tests.chart.rendering import Manifest, containers, named, needs_helm, own_pods, pods, render
 from tests.chart.test_network_policies import beyond_the_release
 from tidegate.cli.registry import COMMANDS
+from tidegate.launch.backup.volumes import ON_VOLUMES
 from tidegate.launch.operator_credential import FOLDER_DEFAULT
 from tidegate.runtime.call_credentials import DIGESTS_FILE, token_file
 
@@ -67,7 +68,9 @@ def test_admission_alone_reaches_the_bucket_and_only_at_its_port_or_addresses() 
 
 def test_backups_need_no_right_in_the_cluster() -> None:
     def rights(values: dict[str, Any]) -> list[Manifest]:
-        return [each for each in render(values=values) if each["kind"] in ("Role", "RoleBinding", "ClusterRole")]
+        return [
+            each for each in render(values=values) if each["kind"] in ("Role", "RoleBinding", "ClusterRole")
+        ]
 
     assert rights(VALUES) == rights({})
 
@@ -76,3 +79,45 @@ def test_document_of_the_run_reaches_the_container_as_the_run_file_has_it() -> N
     for place in ("gs://bucket/runs", {"to": "az://box/runs", "keep": 5}):
         document = named(render(values={"run.backup": place}), "ConfigMap", "t-run")["data"]["run.yaml"]
         assert "bucket/runs" in document or "box/runs" in document
+
+
+RESTORE: dict[str, Any] = {
+    "restore": {"from": "s3://bucket/runs", "number": 7},
+    "backup.existingSecret": "bucket",
+}
+OF_VOLUMES = {"task-queue", "trajectory-store", "learner", "weight-distribution", "admission"}
+
+
+def test_restore_fills_each_volume_before_its_service_and_before_all_other_containers() -> None:
+    values = {**RESTORE, "podDefaults.initContainers": [{"name": "own", "image": "own"}]}
+    objects = render(values=values)
+    filled = {
+        name: pod["spec"]["initContainers"][0]
+        for name, pod in own_pods(objects).items()
+        if pod["spec"]["initContainers"][0]["name"] == "restore"
+    }
+    assert filled.keys() == OF_VOLUMES == {each.replace("_", "-") for each in ON_VOLUMES}
+    for name, container in filled.items():
+        command, service, *options = container["args"]
+        assert command in COMMANDS
+        assert service == name.replace("-", "_")
+        assert options[:2] == ["--from=s3://bucket/runs", "--number=7"]
+        assert container["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+        mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+        assert mounts["/data"] == "data"
+        assert FOLDER_DEFAULT not in mounts
+    assert backup_containers(objects) == []
+
+
+def test_restore_opens_the_bucket_to_the_pods_with_volumes_alone() -> None:
+    objects = render(values={**RESTORE, "admission.kubernetes.enabled": False})
+    reaching = {
+        name
+        for name in own_pods(objects)
+        if beyond_the_release(objects, name) == [{"ports": [{"port": 443}]}]
+    }
+    assert reaching == OF_VOLUMES
+
+
+def test_release_without_a_restore_has_no_container_for_it() -> None:
+    assert not any(each["name"] == "restore" for _, pod in pods(render()) for each in containers(pod))

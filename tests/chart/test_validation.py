@@ -59,7 +59,30 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "credentials of no bucket": (
         {"backup.existingSecret": "bucket"},
-        "backup.existingSecret is set without run.backup: nothing would use the credentials. Set run.backup",
+        "backup.existingSecret is set without run.backup and restore.from: nothing would use the credentials.",
+    ),
+    "restore of no certain backup": (
+        {"restore.from": "s3://bucket/runs"},
+        "restore.from is set and restore.number is not: all volumes must be of one backup",
+    ),
+    "restore from nowhere": (
+        {"restore.number": 3},
+        "restore.number is set without restore.from: set the place of the backups",
+    ),
+    "restore from a pod's disk": (
+        {"restore": {"from": "file:///data", "number": 3}},
+        "restore.from is file:///data, which pods cannot read. Name the bucket of the backups",
+    ),
+    "restore into a volume that does not last": (
+        {"restore": {"from": "s3://bucket/runs", "number": 3}, "learner.persistence.enabled": False},
+        "restore.from is set and learner.persistence.enabled false: each new pod would begin at the backup again",
+    ),
+    "restore of a volume that several pods share": (
+        {
+            "restore": {"from": "s3://bucket/runs", "number": 3},
+            "learner": {"kind": "JobSet", "ranks": 2, "persistence": {"accessModes": ["ReadWriteMany"]}},
+        },
+        "restore.from is set and the learner is a JobSet of several pods, which share a volume that cannot be filled",
     ),
     "backups that a restart forgets": (
         {"run.backup": "s3://bucket/runs", "admission.persistence.enabled": False},

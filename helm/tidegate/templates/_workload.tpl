@@ -218,8 +218,12 @@ spec:
   {{- end }}
   {{- $reads := has $service (list "actor" "learner") -}}
   {{- $first := ternary (include "tidegate.modelContainer" (list $root $image)) "" $reads }}
-  {{- if or $first $pod.initContainers }}
+  {{- $restore := include "tidegate.restoreContainer" (list $root $service) -}}
+  {{- if or $restore $first $pod.initContainers }}
   initContainers:
+    {{- with $restore }}
+    {{- . | nindent 4 }}
+    {{- end }}
     {{- with $first }}
     {{- . | nindent 4 }}
     {{- end }}

@@ -103,6 +103,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "backup-pods": CommandEntry(
         "tidegate.cli.backup.pods_command:backup_pods", "Make the backups of a run in a cluster."
     ),
+    "restore-volume": CommandEntry(
+        "tidegate.cli.backup.volume_command:restore_volume",
+        "Fill a pod's volume from a backup, before its service starts.",
+    ),
     "ui": CommandEntry(
         "tidegate.cli.ui.command:ui", "Serve a page over live and ended runs: curves, lag, every trajectory."
     ),

@@ -230,6 +230,8 @@ async def test_only_a_backup_reads_files_and_one_at_a_time(
         with pytest.raises(PermissionDeniedError):
             await SnapshotCall(channel, service="learner").open(SnapshotRequest())
         await channel.close()
+    with (running.folder / "learner" / "steps.jsonl.1").open("wb") as large:  # more than a call sends unread
+        large.truncate(64 << 20)
     first, second = (SnapshotCall(running.channel_to("learner"), service="learner") for _ in range(2))
     await first.open(SnapshotRequest())
     with monkeypatch.context() as patched:
