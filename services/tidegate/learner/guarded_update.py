@@ -26,6 +26,8 @@ from tidegate.models.finite import all_finite
 
 # About 10 ms a copy. Adam's moments of eight million parameters.
 COPIED_BYTES_MAX = 64 << 20
+# Adam's of each parameter, of which a trainer's state consists at least.
+MOMENTS = 2
 
 
 class PoisonedBatch(msgspec.Struct, frozen=True):
@@ -66,7 +68,7 @@ class GuardedTrainer:
             RecordError: a trajectory does not fit the policy.
             TidegateError: the update is not finite, and no trajectory is the reason, or it cannot be undone.
         """
-        before = self._copied_state()
+        before = self._copied_state(policy)
         metrics = self._try(work, number=number, response=response)
         wrong = not_finite(metrics)
         if not wrong:
@@ -83,7 +85,13 @@ class GuardedTrainer:
         with np.errstate(all="ignore"):
             return self._trainer.update(self._trainer.prepare(work), number=number, response=response)
 
-    def _copied_state(self) -> TrainerState | None:
+    def _copied_state(self, policy: Mapping[str, Array]) -> TrainerState | None:
+        if (
+            self._copies is None
+            and MOMENTS * sum(array.nbytes for array in policy.values()) > COPIED_BYTES_MAX
+        ):
+            # Known without a copy, which of a large model takes minutes and its memory once more.
+            self._copies = False
         if self._copies is False:
             return None
         state = self._trainer.state()

@@ -22,7 +22,7 @@ from tidegate.core.response import FRESH
 from tidegate.learner import guarded_update
 from tidegate.learner.guarded_update import GuardedTrainer, PoisonedBatch
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
-from tidegate.learner.optim.port import Trainer
+from tidegate.learner.optim.port import Trainer, TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits
 from tidegate.models.policies import build_policy
 from tidegate.runtime.config import PolicyConfig
@@ -98,6 +98,18 @@ def test_completion_whose_reward_leaves_float32_is_named_with_its_group(
     assert [culprit.trajectory_id for culprit in found.culprits] == ["bad.1"]
     for name, array in trainer.policy().items():
         np.testing.assert_array_equal(array, twin.policy()[name], err_msg=name)
+
+
+def test_state_of_a_large_policy_is_not_even_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = segments.trainer()
+    policy, state = trainer.policy(), trainer.state()
+    size = sum(array.nbytes for array in policy.values())
+    monkeypatch.setattr(guarded_update, "COPIED_BYTES_MAX", 2 * size - 1)
+    copies: list[TrainerState] = []
+    monkeypatch.setattr(trainer, "state", lambda: copies.append(state) or state)
+    sound = [segment("t", at=version(0))]
+    GuardedTrainer(trainer).update(sound, lambda: parts_of(sound), policy=policy, number=1, response=FRESH)
+    assert copies == []
 
 
 def test_running_statistics_count_nothing_of_an_update_that_is_undone(
