@@ -11,6 +11,9 @@ from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 from tidegate.wire.convert import version_from_proto, version_to_proto
 
 SERVICE = "learner"
+# What waits for the end of an update, and reads or writes a checkpoint: minutes each, of a large model. Given up sooner
+# a last checkpoint would be asked for again, and written again, for ever.
+STEP_DEADLINE_S = 3600.0
 
 
 class LearnerReport(msgspec.Struct, frozen=True):
@@ -61,14 +64,14 @@ class LearnerClient:
     async def checkpoint(self) -> PolicyVersion:
         """Write a checkpoint at the next step boundary; returns its version."""
         with remote_errors(SERVICE):
-            response = await self._stub.Checkpoint(pb.CheckpointRequest(), timeout=6 * DEADLINE_S)
+            response = await self._stub.Checkpoint(pb.CheckpointRequest(), timeout=STEP_DEADLINE_S)
         return version_from_proto(response.version)
 
     async def rollback(self, target: PolicyVersion, *, reason: str = "", by: str = "") -> AcceptedRollback:
         """Go back to the version of a kept checkpoint at the next step boundary; returns once that is durable."""
         request = pb.RollbackRequest(target=version_to_proto(target), reason=reason, by=by)
         with remote_errors(SERVICE):
-            response = await self._stub.Rollback(request, timeout=6 * DEADLINE_S)
+            response = await self._stub.Rollback(request, timeout=STEP_DEADLINE_S)
         return AcceptedRollback(
             head=version_from_proto(response.head), target=version_from_proto(response.target)
         )
