@@ -42,13 +42,18 @@ def test_module_beside_the_run_file_is_found_by_its_name(folder: Path) -> None:
 
 
 def test_name_that_a_package_registered_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    points = metadata.EntryPoints([metadata.EntryPoint("words", "helper:WORD", "tidegate.tasks")])
+    registered = [("words", "helper:WORD"), ("twice", "helper:WORD"), ("twice", "other.tasks:WORD")]
+    points = metadata.EntryPoints(
+        [metadata.EntryPoint(name, value, "tidegate.tasks") for name, value in registered]
+    )
 
     def entry_points(*, group: str) -> metadata.EntryPoints:
         return points.select(group=group)
 
     monkeypatch.setattr(metadata, "entry_points", entry_points)
     assert load_object(resolve("words", kind="tasks", folder=str(folder))) == "help"
+    with pytest.raises(ConfigError, match=r"several\..*helper:WORD and as other\.tasks:WORD"):
+        resolve("twice", kind="tasks", folder=str(folder))
     with pytest.raises(ConfigError, match="There is no 'words' among the objectives"):
         resolve("words", kind="objectives", folder=str(folder))
 

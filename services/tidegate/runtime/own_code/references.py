@@ -200,11 +200,18 @@ def _registered(name: str, *, kind: Kind, known: Iterable[str]) -> OwnReference:
     from importlib.metadata import entry_points  # 20 ms that runs without registered code save
 
     group = f"tidegate.{kind}"
-    found = {each.name: each.value for each in entry_points(group=group)}
-    if name in found:
-        source, attribute = split_reference(found[name])
+    points = entry_points(group=group)
+    found = sorted({each.value for each in points if each.name == name})
+    if len(found) > 1:
+        raise ConfigError(
+            f"{name!r} among the {kind} is the name of several",
+            why=f"installed packages register it as {' and as '.join(found)}",
+            fix=f"write the one that is meant instead of the name: {found[0]}",
+        )
+    if found:
+        source, attribute = split_reference(found[0])
         return OwnReference(name, source, attribute)
-    names = sorted({*known, *found})
+    names = sorted({*known, *(each.name for each in points)})
     raise ConfigError(
         f"There is no {name[:64]!r} among the {kind}",
         why=f"no installed package registers it as an entry point of the group {group}",
