@@ -260,8 +260,9 @@ async def test_exit_code_of_a_process_beside_the_run_is_left_to_who_waits_for_it
 
 
 async def test_fork_server_in_which_a_library_started_a_thread_forks_nothing(
-    supervisor: Supervisor, folder: Path
+    supervisor: Supervisor, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # a program finds no module of its working directory
     await started(supervisor, fork_server(folder))
     spec = service("environment", run_dir=folder, log=folder / "e.log")
     spec = msgspec.structs.replace(spec, modules=["tests.support.starts_a_thread"])
