@@ -143,8 +143,8 @@ pytest-platforms: install-dev
 	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/platforms -m "e2e and not ($(LONG))" tests/e2e
 
 pytest-all: install-dev
-	$(STEP) "tests: all but those that start whole platforms, vLLM or a cluster"
-	@$(BIN)/python -m pytest $(PARALLEL) -m "not e2e and not ($(LONG))"
+	$(STEP) "tests: all but those that start whole platforms, vLLM or a cluster; other examples of each property, and more"
+	@$(BIN)/python -m pytest $(PARALLEL) --hypothesis-profile=explore -m "not e2e and not ($(LONG))"
 	$(STEP) "tests: whole platforms, long kills and chaos runs, vLLM, cluster, observability"
 	@$(BIN)/python -m pytest -m "e2e or $(LONG)"
 

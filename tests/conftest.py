@@ -15,17 +15,22 @@ from tidegate.runtime.grpc_forks import leave_grpc_out_of_forks
 # Before anything imports torch: the tests share few cores with the services that they start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# No deadline, as nothing here asserts on time; in CI the examples are the same each time, so a failure repeats.
+# No deadline, as nothing here asserts on time. The examples are the same each time, so that a failure repeats, and a
+# change fails by what it changed alone.
 hypothesis.settings.register_profile(
     "tidegate",
     deadline=None,
-    derandomize=bool(os.environ.get("CI")),
+    derandomize=True,
     print_blob=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 # Few examples, for `make check`: --hypothesis-profile=quick.
 hypothesis.settings.register_profile(
     "quick", parent=hypothesis.settings.get_profile("tidegate"), max_examples=20
+)
+# Many other ones each time, for `make test-all`: --hypothesis-profile=explore.
+hypothesis.settings.register_profile(
+    "explore", parent=hypothesis.settings.get_profile("tidegate"), derandomize=False, max_examples=400
 )
 hypothesis.settings.load_profile("tidegate")
 

@@ -96,7 +96,8 @@ def test_transitions_have_the_targets_of_their_steps_in_the_sequence(
             found_t = transition_targets(
                 rewards, lengths, terminated, bootstrap, torch, discount=0.9, rescale=rescale
             )
-            expected = pytest.approx(float(whole_TN[start, env]), abs=1e-6)
+            # PyTorch's powers of the discount are of single precision, with a target of up to 20.
+            expected = pytest.approx(float(whole_TN[start, env]), abs=1e-5)
             assert float(found[0]) == expected
             assert float(found_t[0]) == expected
 
