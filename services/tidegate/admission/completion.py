@@ -89,7 +89,11 @@ class RunCompletion:
             await asyncio.gather(self._writing, return_exceptions=True)
 
     async def _own_values(self) -> dict[str, float] | None:
-        """The learner's counters from itself, None without an answer: statistics on the broker may be another's."""
+        """The learner's counters from itself, None without an answer: statistics on the broker may be another's.
+
+        Those of other services are taken as the broker has them, which takes them from the service's own user only
+        (``wire.permissions``); to ask for an evaluation would be to ask the actor that reported it.
+        """
         try:
             async with asyncio.timeout(ASK_TIMEOUT_S):
                 client = LifecycleClient(self._context.channel("learner"), service="learner")
