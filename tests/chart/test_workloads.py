@@ -346,7 +346,9 @@ def test_broker_and_collector_take_what_their_sections_accept(server: str) -> No
 def test_settings_for_all_pods_yield_to_a_services_own() -> None:
     values = {
         "podDefaults.nodeSelector": {"pool": "cpu"},
+        "podDefaults.runtimeClassName": "gvisor",
         "learner.nodeSelector": {"pool": "gpu"},
+        "learner.runtimeClassName": "",
         "learner.tolerations": [{"key": "gpu", "operator": "Exists"}],
         "admission.priorityClassName": "mine",
         "commonEnv": [{"name": "A", "value": "1"}],
@@ -358,6 +360,9 @@ def test_settings_for_all_pods_yield_to_a_services_own() -> None:
     rendered = own_pods(render(values=values))
     assert rendered["learner"]["spec"]["nodeSelector"] == {"pool": "gpu"}
     assert rendered["actor"]["spec"]["nodeSelector"] == {"pool": "cpu"}
+    runtimes = {service: pod["spec"].get("runtimeClassName") for service, pod in rendered.items()}
+    assert runtimes.pop("learner") is None
+    assert set(runtimes.values()) == {"gvisor"}, "also of environments, which run what a policy writes"
     assert rendered["learner"]["spec"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
     assert rendered["admission"]["spec"]["priorityClassName"] == "mine"
     for service, pod in rendered.items():
