@@ -27,7 +27,7 @@ from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.adam import AdamW
 from tidegate.learner.optim.critic_features import CriticFeatures
 from tidegate.learner.optim.critics import CRITICS, Critics
-from tidegate.learner.optim.gradients import gradient_step, shared_gradient_step
+from tidegate.learner.optim.gradients import gradient_step, not_finite, shared_gradient_step
 from tidegate.learner.optim.optimizer_state import (
     GENERATOR,
     generator_array,
@@ -152,6 +152,8 @@ class SacTrainer:
             lambda values: critic_loss(values.T, targets_B, weights_B=batch.weights_B),
             self._critic_optimizer,
         )
+        if not_finite(of_critics):
+            return of_critics  # nothing has moved, and what follows would
         outputs_bP = self._policy.outputs_of(self._params, features_bF.detach(), torch)
         actions_b, logprobs_b = self._actions.from_noise(outputs_bP, noise_b2K[:, 1], torch)
         new_values_Cb = self._critics.fixed_values(features_bF, actions_b)
@@ -165,8 +167,7 @@ class SacTrainer:
         of_temperature = self._step_temperature(logprobs_B, settings)
         self._critics.move_targets(settings.target_rate)
         self._priorities = errors(values_BC.T, targets_B).cpu().numpy()
-        self._parameters.update_statistics(batch.observations)
-        return {
+        metrics = {
             **of_critics,
             "policy_loss": of_policy["policy_loss"],
             "entropy": of_policy["entropy"],
@@ -175,6 +176,9 @@ class SacTrainer:
             "learning_rate": settings.policy_learning_rate,
             "reward_mean": float(batch.rewards_BH[:, 0].mean()),
         }
+        if not not_finite(metrics):
+            self._parameters.update_statistics(batch.observations)
+        return metrics
 
     @torch.no_grad()
     def _targets(self, batch: TransitionBatch, noise_bK: Tensor, settings: SacSettings) -> Tensor:

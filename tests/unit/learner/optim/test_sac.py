@@ -144,6 +144,15 @@ def test_policy_and_critics_have_rates_of_their_own(rate: str, held: str) -> Non
         assert (moved < 1e-12) == name.startswith(held), name
 
 
+def test_update_whose_critics_are_not_finite_moves_nothing_but_the_random_state() -> None:
+    made = trainer(policy=own_network())
+    train(made, range(1, 2))
+    before = copied(made)
+    rewards = np.full((NUM_ROWS, 1), 3e38, np.float32)
+    assert np.isinf(made.update(made.prepare(units(2, rewards=rewards)), number=2)["loss"])
+    assert changed(before, copied(made)) == {"generator"}
+
+
 def test_targets_follow_their_critics_by_the_share_of_each_step() -> None:
     made = trainer(target_rate=0.25)
     before = copied(made)
