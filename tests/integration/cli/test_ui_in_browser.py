@@ -120,12 +120,14 @@ def test_keys_lead_from_the_runs_to_a_trajectory(browser: Browser, address: str)
 def test_enter_follows_a_link_and_presses_a_button(browser: Browser, address: str) -> None:
     open_page(browser, address, "run/segments/trajectories")
     wait_for(browser, "tr[data-open]")
-    browser.find_element(By.CSS_SELECTOR, "form.filter button").send_keys(Keys.ENTER)
-    wait_for(browser, "tr[data-open]")
     browser.find_element(By.CSS_SELECTOR, "tr[data-open] a").send_keys(Keys.ENTER)
     wait_for(browser, "dl.facts dt", text="outcome")
     browser.find_element(By.CSS_SELECTOR, "#sections a").send_keys(Keys.ENTER)
     wait_for(browser, "h1", text="Runs")
+    for box in browser.find_elements(By.CSS_SELECTOR, "main input"):
+        box.click()
+    browser.find_element(By.CSS_SELECTOR, "main header button").send_keys(Keys.ENTER)
+    wait_for(browser, "h1", text="Comparison")
     assert complaints(browser) == []
 
 
