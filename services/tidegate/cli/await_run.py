@@ -20,7 +20,7 @@ from tidegate.core.ids import RunId
 from tidegate.core.targets import RunTarget, parse_target
 from tidegate.launch.board import Board
 from tidegate.launch.operator_credential import operator_token
-from tidegate.launch.run_folder import find_folder, read_record
+from tidegate.launch.run_folder import find_folder, is_running, read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.stats_subscription import StatsSubscription
 from tidegate.launch.target_check import own_values, reports_of_others
@@ -54,12 +54,22 @@ def await_run(
     With an operator's credential the processes' own counters decide, and not what is on the broker. Exits 0 on success,
     1 after the timeout with the condition that is missing, and 2 where nothing would ever end the run.
     """
-    record = read_record(find_folder(folder))
+    where = find_folder(folder)
+    record = read_record(where)
     console = open_console(stderr=True)
     if complete:
         asyncio.run(wait_for_end(record, timeout_s=parse_duration(timeout), console=console))
         return
-    asyncio.run(wait_for(record, parse_target(until), timeout_s=parse_duration(timeout), console=console))
+    try:
+        asyncio.run(wait_for(record, parse_target(until), timeout_s=parse_duration(timeout), console=console))
+    except UnavailableError as error:
+        if is_running(where):
+            raise
+        raise UnavailableError(
+            f"No platform runs in {where}",
+            why=f"none began to within {timeout}",
+            fix="start it with `tidegate up`, or name another --dir",
+        ) from error
 
 
 async def wait_for(record: RunRecord, target: RunTarget, *, timeout_s: float, console: Console) -> None:

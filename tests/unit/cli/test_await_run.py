@@ -11,6 +11,7 @@ from rich.console import Console
 
 from tests.unit.cli.run_folder import write_run
 from tidegate.cli import await_run
+from tidegate.cli.app import run
 from tidegate.cli.await_run import check_growth, check_target_reached, wait_for_end
 from tidegate.core.errors import PermissionDeniedError, TidegateError, UnauthenticatedError, UnavailableError
 from tidegate.core.targets import parse_target
@@ -91,3 +92,11 @@ async def test_wait_for_the_end_gives_up_where_it_may_not_ask(
     answer(monkeypatch, PermissionDeniedError("not for this role"), ENDED)
     with pytest.raises(PermissionDeniedError):
         await wait_for_end(record, timeout_s=60.0, console=Console(quiet=True))
+
+
+def test_run_that_is_over_is_named_as_what_was_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path)
+    assert run(["await", "--timeout", "0.1s", "--dir", str(tmp_path)]) == 1
+    assert f"No platform runs in {tmp_path}" in capsys.readouterr().err
