@@ -15,6 +15,9 @@ from tidegate.runtime.grpc_forks import leave_grpc_out_of_forks
 # Before anything imports torch: the tests share few cores with the services that they start.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Workers of pytest-xdist inherit the width that readline sets in their parent, and no test has a terminal.
+os.environ.pop("COLUMNS", None)
+
 # No deadline, as nothing here asserts on time. The examples are the same each time, so that a failure repeats, and a
 # change fails by what it changed alone.
 hypothesis.settings.register_profile(

@@ -20,6 +20,8 @@ HANG_S = (0.5, 4.0)
 HANG_SHARE = 0.3
 CALM_S = (0.2, 2.5)
 ALIVE_TIMEOUT_S = 120.0
+# A kill costs others their process as well, rarely; those restarts must not end the run before the last of ours.
+SPARE_RESTARTS = 3
 
 
 def hang(run: Run, pid: int, *, for_s: float) -> None:
@@ -42,12 +44,12 @@ def live_pid(run: Run, victim: str, *, killed: int | None) -> int:
 
 
 def storm(start: Callable[..., Run], name: str, *, rounds: int, seed: int, until: str = "") -> None:
-    """Kill or hang every process ``rounds`` times in a random order; the run ends once all were started again."""
+    """Kill or hang every process ``rounds`` times in a random order, then an actor until the run ends."""
     rng = random.Random(seed)
     victims = [victim for _ in range(rounds) for victim in rng.sample(VICTIMS, len(VICTIMS))]
     hangs_s = [rng.uniform(*HANG_S) if rng.random() < HANG_SHARE else 0.0 for _ in victims]
     run_file = ROOT / "runs" / f"{name}.yaml"
-    restarts = f"restarts_total>={hangs_s.count(0.0)}"
+    restarts = f"restarts_total>={hangs_s.count(0.0) + SPARE_RESTARTS}"
     run = start(
         str(run_file),
         *("--until", f"{until} and {restarts}" if until else restarts, "--for", "500s"),
@@ -62,6 +64,12 @@ def storm(start: Callable[..., Run], name: str, *, rounds: int, seed: int, until
         else:
             killed[victim] = run.kill(victim)
         time.sleep(rng.uniform(*CALM_S))
+    num_spare = 0
+    while num_spare < SPARE_RESTARTS and run.process.poll() is None:
+        pid = run.pid("actor-0")
+        if pid not in (None, killed.get("actor-0")) and run.send(pid, signal.SIGKILL):
+            num_spare, killed["actor-0"] = num_spare + 1, pid
+        time.sleep(CALM_S[0])
     code, summary = run.wait(timeout_s=400)
     assert code == 0, run.tail()
     assert_accounting_balances(summary["audit"], max_lag=read_run_file(run_file, []).file.staleness.max_lag)

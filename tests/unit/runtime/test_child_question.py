@@ -11,6 +11,8 @@ from tests.support.questioned import Asked
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.child_question import ChildEndedError, ChildTimeoutError, ask
 
+# Where the child finds its module: a program finds none in its working directory.
+ROOT = Path(__file__).parents[3]
 CHILD = "tests.support.questioned"
 # Of a child that answers, on a busy machine.
 DEADLINE_S = 100.0
@@ -22,7 +24,7 @@ def asked(way: str, text: str = "{", *, deadline_s: float = DEADLINE_S) -> dict[
         Asked(way, text),
         dict[str, str],
         deadline_s=deadline_s,
-        environ={**os.environ, "GIVEN": "this"},
+        environ={**os.environ, "GIVEN": "this", "PYTHONPATH": str(ROOT)},
     )
 
 
