@@ -1,0 +1,151 @@
+"""Backups of a run in a cluster to an S3 server, and its restore into new volumes.
+
+The server is Versity's gateway, which `go install github.com/versity/versitygw/cmd/versitygw@latest` builds:
+``TIDEGATE_E2E_S3_IMAGE`` names an image in the cluster whose entry point it is.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.conftest import TAG, cartpole_values
+from tests.cluster.kube import CHART, CommandError, Namespace, until
+
+IMAGE = os.environ.get("TIDEGATE_E2E_S3_IMAGE", "")
+PORT = 7070
+PLACE = "s3://runs/backups"
+RUN_ID = "cartpole-backup"
+SECRET = {
+    "AWS_ACCESS_KEY_ID": "tidegate",
+    "AWS_SECRET_ACCESS_KEY": "of-this-test",
+    "AWS_REGION": "us-east-1",
+    "AWS_ENDPOINT_URL": f"http://s3:{PORT}",
+}
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not IMAGE, reason="TIDEGATE_E2E_S3_IMAGE names no image of an S3 server"),
+]
+
+
+@pytest.fixture(scope="module")
+def bucket(namespace: str) -> None:
+    """An S3 server in the namespace, with a bucket, and the Secret with its credentials."""
+    place = Namespace(namespace, "s3")
+    restricted = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "runAsUser": 65534,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    pod: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "s3", "labels": {"app": "s3"}},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "securityContext": {"fsGroup": 65534},
+            "containers": [
+                {
+                    "name": "s3",
+                    "image": IMAGE,
+                    "imagePullPolicy": "IfNotPresent",
+                    "args": ["--port", f":{PORT}", "--quiet", "posix", "/buckets"],
+                    "env": [
+                        {"name": "ROOT_ACCESS_KEY", "value": SECRET["AWS_ACCESS_KEY_ID"]},
+                        {"name": "ROOT_SECRET_KEY", "value": SECRET["AWS_SECRET_ACCESS_KEY"]},
+                    ],
+                    "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
+                    "securityContext": restricted,
+                    "volumeMounts": [{"name": "buckets", "mountPath": "/buckets"}],
+                }
+            ],
+            "volumes": [{"name": "buckets", "emptyDir": {}}],
+        },
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "s3"},
+        "spec": {"selector": {"app": "s3"}, "ports": [{"port": PORT}]},
+    }
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bucket"}, "stringData": SECRET}
+    for manifest in (pod, service, secret):
+        place.kubectl("create", "--filename", "-", given=json.dumps(manifest))
+    place.kubectl("wait", "pod/s3", "--for=condition=Ready", "--timeout=60s")
+    place.kubectl("exec", "s3", "--", "mkdir", "/buckets/runs")
+
+
+def install(release: Namespace, values: Path, *more: str) -> None:
+    document = yaml.safe_load(values.read_text(encoding="utf-8"))
+    document["run"]["backup"] = {"to": PLACE, "every_s": 10.0, "keep": 20}
+    values.write_text(yaml.safe_dump(document), encoding="utf-8")
+    release.helm(
+        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
+        "--set", f"images.tag={TAG}", "--set", f"runId={RUN_ID}", "--set", "backup.existingSecret=bucket",
+        "--set", f"backup.port={PORT}", *more, "--wait", "--timeout", "10m",
+    )  # fmt: skip
+
+
+def newest(release: Namespace) -> dict[str, Any]:
+    """What the container has noted of the newest backup."""
+    pod = f"{release.release}-admission-0"
+    return json.loads(
+        release.kubectl("exec", pod, "--container", "admission", "--", "cat", "/data/backup.json")
+    )
+
+
+def test_run_goes_on_from_a_backup_that_was_made_between_deaths(
+    bucket: None, namespace: str, tmp_path: Path, figures: dict[str, object]
+) -> None:
+    release = Namespace(namespace, "b")
+    values = cartpole_values(tmp_path)
+    install(release, values)
+    until("two backups", lambda: newest(release).get("number", 0) >= 2, timeout_s=300)
+    owners = [f"b-{name}-0" for name in ("learner", "trajectory-store", "task-queue")]
+    release.kubectl("delete", "pod", *owners, "--force", "--grace-period=0")
+    before = newest(release)["number"]
+    figures["backup_after_deaths_s"] = until(
+        "two more backups", lambda: newest(release)["number"] >= before + 2, timeout_s=300
+    )
+    backup = newest(release)
+    assert release.audit()["balanced"]
+    release.helm("uninstall", "--wait")
+    release.kubectl("delete", "pvc", "--all")
+
+    restore = ("--set", f"restore.from={PLACE}", "--set", f"restore.number={backup['number']}")
+    install(release, values, *restore)
+    start = int(backup["version"].rpartition("@")[2])
+    assert release.status()["values"]["version_step"] >= start > 0
+    figures["trains_on_after_restore_s"] = until(
+        "it trains on", lambda: release.status()["values"]["version_step"] >= start + 20, timeout_s=300
+    )
+    audit = release.audit()
+    assert audit["balanced"], audit["problems"]
+    assert audit["trained_twice"] == 0
+    assert audit["over_budget"] == 0
+
+    # A volume that is lost later is not filled with what is older than the others.
+    claim = "data-b-trajectory-store-0"
+    release.kubectl("delete", "pvc", claim, "--wait=false")
+    release.kubectl("delete", "pod", "b-trajectory-store-0")
+    until("the pod is refused", lambda: "tasks of the run" in _why_refused(release), timeout_s=180)
+
+
+def _why_refused(release: Namespace) -> str:
+    try:
+        pod = release.get("pod", "b-trajectory-store-0")
+    except CommandError:
+        return ""
+    states = [
+        each.get("lastState", {}) | each["state"] for each in pod["status"].get("initContainerStatuses", [])
+    ]
+    return " ".join(state.get("terminated", {}).get("message", "") for state in states)
