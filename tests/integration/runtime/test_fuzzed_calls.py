@@ -59,6 +59,7 @@ from tidegate.v1 import (
     learner_service_pb2,
     lifecycle_service_pb2,
     policy_pb2,
+    snapshot_service_pb2,
     task_queue_service_pb2,
     trajectory_pb2,
     trajectory_store_service_pb2,
@@ -73,17 +74,25 @@ from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS, POOL, Topology
 pytestmark = pytest.mark.integration
 
 SERVICES: dict[str, tuple[Any, object, tuple[Any, ...]]] = {
-    "trajectory_store": (trajectory_store.build, TrajectoryStoreConfig(), (trajectory_store_service_pb2,)),
-    "task_queue": (task_queue.build, TaskQueueConfig(), (task_queue_service_pb2,)),
+    "trajectory_store": (
+        trajectory_store.build,
+        TrajectoryStoreConfig(),
+        (trajectory_store_service_pb2, snapshot_service_pb2),
+    ),
+    "task_queue": (task_queue.build, TaskQueueConfig(), (task_queue_service_pb2, snapshot_service_pb2)),
     "admission": (admission.build, AdmissionConfig(), (admission_service_pb2, externalscaler_pb2)),
     "environment": (environment.build, EnvironmentConfig(), (environment_service_pb2,)),
     "weight_distribution": (
         weight_distribution.build,
         WeightDistributionConfig(reconcile_period_s=0.2),
-        (weight_distribution_service_pb2,),
+        (weight_distribution_service_pb2, snapshot_service_pb2),
     ),
     "actor": (actor.build, ActorConfig(), (actor_service_pb2,)),
-    "learner": (learner.build, LearnerConfig(lease_wait_s=0.1, cache_dir=""), (learner_service_pb2,)),
+    "learner": (
+        learner.build,
+        LearnerConfig(lease_wait_s=0.1, cache_dir=""),
+        (learner_service_pb2, snapshot_service_pb2),
+    ),
 }
 KNOWN = (
     "0-aaaa",
