@@ -11,6 +11,7 @@ from tests.support.consumers import open_consumer
 from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.process_random import GENERATOR
 from tidegate.sim.broker import SimulatedBroker
 from tidegate.sim.connection import Connection
 from tidegate.sim.network import Network, NetworkConditions
@@ -62,7 +63,7 @@ def run(scenario: Callable[[Bench], Awaitable[None]]) -> None:
         await scenario(bench)
         await bench.stop()
 
-    random.seed(1)  # the bus draws its pauses from the module's generator
+    GENERATOR.seed(1)
     loop = VirtualLoop()
     try:
         loop.run_until_complete(begin())

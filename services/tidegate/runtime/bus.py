@@ -8,7 +8,6 @@ never ends by itself, so every pull expires within five seconds.
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -31,6 +30,7 @@ from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.client_tasks import SEND_ERRORS, ended_task
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.consumer import Consumer
+from tidegate.runtime.process_random import GENERATOR
 from tidegate.runtime.races import ended_within
 from tidegate.runtime.replies import Replies
 from tidegate.runtime.retrying import Backoff, FailedAttempt, retry
@@ -130,7 +130,7 @@ async def _connected(
                     why=str(client.last_error or error),
                     fix="start nats-server, or correct broker_url",
                 ) from error
-            await asyncio.sleep(0.1 + 0.1 * random.random())
+            await asyncio.sleep(0.1 + 0.1 * GENERATOR.random())
         else:
             return client
 
@@ -215,7 +215,7 @@ class Bus:
             nonlocal client
             client = opened
             # Seconds; the library annotates int, and its code accepts any number.
-            reconnect_wait = cast("int", 0.1 + 0.1 * random.random())
+            reconnect_wait = cast("int", 0.1 + 0.1 * GENERATOR.random())
             return client.connect(
                 servers=[url],
                 user=user or None,
@@ -456,7 +456,7 @@ class Bus:
         await self.publish(
             self._topology.quarantine(source),
             body,
-            message_id=f"{source}-{random.getrandbits(64):x}",
+            message_id=f"{source}-{GENERATOR.getrandbits(64):x}",
             headers=kept,
         )
 
@@ -464,7 +464,10 @@ class Bus:
         """Publish an event for operators; kept in EVENTS."""
         body = msgspec.json.encode({"kind": kind, "at_s": self._clock.now_s(), **fields})
         await self.publish(
-            self._topology.event(kind), body, message_id=f"{kind}-{random.getrandbits(64):x}", deadline_s=5.0
+            self._topology.event(kind),
+            body,
+            message_id=f"{kind}-{GENERATOR.getrandbits(64):x}",
+            deadline_s=5.0,
         )
 
     # -- receiving -------------------------------------------------------------------------------------------------

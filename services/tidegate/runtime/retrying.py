@@ -1,13 +1,12 @@
 """Retry with exponential backoff, jitter and a deadline: the one place that repeats a failed call.
 
-Pauses and deadlines run on the event loop's clock, which is virtual in the simulation. Jitter comes from the process's
-random generator, which the simulation seeds.
+Pauses and deadlines run on the event loop's clock, which is virtual in the simulation. Jitter comes from
+``process_random``, which the simulation seeds.
 """
 
 import asyncio
 import itertools
 import math
-import random
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeAlias, TypeVar
 
@@ -15,6 +14,7 @@ import msgspec
 
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.runtime.drain import Drain
+from tidegate.runtime.process_random import GENERATOR
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class Backoff(msgspec.Struct, frozen=True):
     start_s: float
     max_s: float
 
-    def pauses_s(self, draw: Callable[[], float] = random.random) -> Iterator[float]:
+    def pauses_s(self, draw: Callable[[], float] = GENERATOR.random) -> Iterator[float]:
         """The pauses after the first, second, … failure; ``draw`` gives numbers in [0, 1)."""
         nominal_s = min(self.start_s, self.max_s)
         while True:
@@ -86,7 +86,7 @@ async def retry(
     is_retryable: Callable[[TidegateError], bool] = _is_retryable,
     on_retry: Callable[[FailedAttempt], object] = lambda _failed: None,
     after: TidegateError | None = None,
-    draw: Callable[[], float] = random.random,
+    draw: Callable[[], float] = GENERATOR.random,
 ) -> T:
     """The result of ``call``, which is repeated until it succeeds.
 

@@ -1,13 +1,13 @@
 """Runs a scenario tick by tick, first with faults and then without; invariants are checked after every tick."""
 
 import asyncio
-import random
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from tidegate.runtime.process_random import GENERATOR
 from tidegate.sim.cluster import SimulatedCluster
 from tidegate.sim.event_log import EventLog
 from tidegate.sim.faults import Fault, FaultInjector, faults_of
@@ -53,16 +53,16 @@ class Report(msgspec.Struct, frozen=True):
 
 def simulate(scenario: Scenario, *, faults: Mapping[Fault, int] | None = None) -> Report:
     """Run a scenario with ``faults`` drawn by weight, by default ``faults_of``; its files are removed."""
-    # The bus draws its pauses from the module's generator; here they follow the seed.
-    state = random.getstate()
-    random.seed(f"{scenario.seed}/process")
+    # Pauses of retries and ids of messages follow the seed.
+    state = GENERATOR.getstate()
+    GENERATOR.seed(f"{scenario.seed}/process")
     loop = VirtualLoop()
     try:
         with tempfile.TemporaryDirectory(prefix="tidegate-sim-") as folder:
             return loop.run_until_complete(_run(scenario, Path(folder), faults or faults_of(scenario)))
     finally:
         loop.close()
-        random.setstate(state)
+        GENERATOR.setstate(state)
 
 
 async def _run(scenario: Scenario, folder: Path, faults: Mapping[Fault, int]) -> Report:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import os
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tidegate.core.errors import RecordError, TidegateError, UnavailableError
 from tidegate.runtime.drain import Drain
+from tidegate.runtime.process_random import GENERATOR
 from tidegate.runtime.retrying import (
     RETRY_AFTER_MAX_S,
     Backoff,
@@ -98,16 +100,32 @@ def test_a_thousand_clients_that_fail_at_once_return_spread_over_the_interval() 
 
 def test_jitter_follows_the_seed_of_the_process() -> None:
     def times_s() -> list[float]:
-        state = random.getstate()
-        random.seed("one run")
+        state = GENERATOR.getstate()
+        GENERATOR.seed("one run")
         try:
             peer = Peer(num_failures=5)
             run(retry(peer.call, BACKOFF, draining=UntilCancelled()))
         finally:
-            random.setstate(state)
+            GENERATOR.setstate(state)
         return peer.called_at_s
 
-    assert times_s() == times_s()
+    before = times_s()
+    random.random()  # as a thread of a library does
+    assert times_s() == before
+
+
+def test_forked_processes_draw_other_numbers() -> None:
+    read, write = os.pipe()
+    for _ in range(2):
+        pid = os.fork()
+        if pid == 0:
+            os.write(write, f"{GENERATOR.random()} ".encode())
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+    os.close(write)
+    with os.fdopen(read) as drawn:
+        first, second = drawn.read().split()
+    assert first != second
 
 
 def test_no_pause_is_shorter_than_the_peer_asked_for_and_patience_is_bounded() -> None:
