@@ -15,7 +15,7 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- toYaml $problems -}}
 {{- end -}}
 
-{{/* What somebody else connects to, and the policies let nobody reach; and addresses that nothing uses. */}}
+{{/* Endpoints that their clients cannot reach under the network policies, and addresses that nothing uses. */}}
 {{- define "tidegate.flowProblems" -}}
 {{- $policy := .Values.networkPolicy -}}{{- $collector := .Values.collector -}}
 {{- $problems := list -}}

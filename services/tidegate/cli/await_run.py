@@ -25,11 +25,10 @@ from tidegate.launch.run_record import RunRecord
 from tidegate.launch.stats_subscription import StatsSubscription
 from tidegate.launch.target_check import own_values, reports_of_others
 from tidegate.runtime.instances import REPLICATED
-from tidegate.runtime.rpc import HEALTH_READINESS, ask_health, open_channel
+from tidegate.runtime.rpc import HEALTH_READINESS, await_health
 from tidegate.wire.clients.admission import AdmissionClient, CompletionReport
 
 POLL_S = 0.5
-CALL_TIMEOUT_S = 3.0
 COMPLETION_POLL_S = 2.0
 # Counters that must grow from the first snapshot on: trajectories admitted and trained, versions published.
 GROWING = (queue_stats.ADMITTED, store_stats.TRAINED, learner_stats.VERSION_STEP)
@@ -190,13 +189,8 @@ def check_growth(before: Mapping[str, float], values: Mapping[str, float]) -> tu
 
 async def _until_ready(record: RunRecord, service: str, *, deadline_s: float) -> None:
     """Poll the readiness endpoint of a service until it answers ready."""
-    answer = "not asked yet"
-    channel = open_channel(record.addresses[service][0], None)
-    try:
-        while answer and time.monotonic() < deadline_s:
-            answer = await ask_health(channel, HEALTH_READINESS, timeout_s=CALL_TIMEOUT_S)
-            await asyncio.sleep(POLL_S if answer else 0.0)
-    finally:
-        await channel.close()
+    answer = await await_health(
+        record.addresses[service][0], HEALTH_READINESS, deadline_s=deadline_s, period_s=POLL_S
+    )
     if answer:
         raise UnavailableError(f"{service} did not become ready", why=answer)

@@ -1,4 +1,4 @@
-"""Where commands print what is no JSON: any text as it is, and whole lines where nobody's terminal cuts them."""
+"""The console for output other than JSON: text without markup, and wide lines where the output is no terminal."""
 
 import os
 

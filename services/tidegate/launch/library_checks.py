@@ -4,7 +4,6 @@ from typing import Any
 
 import msgspec
 
-from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.core.errors import ConfigError
 from tidegate.environment.libraries.names import is_openenv, is_verifiers, openenv_settings
 from tidegate.environment.tasks.registry import TASKS
@@ -29,7 +28,7 @@ def check_libraries(file: RunFile, services: dict[str, Any]) -> ConfigError | No
     if is_verifiers(workload.env):
         return _check_verifiers(file, services)
     gateway = services["actor"].gateway
-    if gateway is not None and gateway.workers and not gateway.command:
+    if gateway is not None and gateway.has_library_worker:
         return ConfigError(
             "actor.gateway.workers is set without a command",
             why=f"workload.env {workload.env} is of no library that has a worker of its own",
@@ -43,7 +42,7 @@ def _check_several(file: RunFile, services: dict[str, Any]) -> ConfigError | Non
     parts, played = file.workload.by_name(), file.workload.of_verifiers()
     other = next((name for name in parts if name not in played), None)
     actor = services["actor"]
-    if played and other is not None and actor.gateway is not None and not _has_own_worker(actor.gateway):
+    if played and other is not None and actor.gateway is not None and not actor.gateway.has_library_worker:
         return ConfigError(
             f"workload.envs has {other} beside {min(played)} of verifiers, and an agent of your own",
             why="the actor plays the others itself where the library's worker plays its own",
@@ -56,10 +55,6 @@ def _check_several(file: RunFile, services: dict[str, Any]) -> ConfigError | Non
         if problem := check_libraries(alone, services if name in played else without):
             return ConfigError(f"workload.envs, {name}: {problem.what}", why=problem.why, fix=problem.fix)
     return None
-
-
-def _has_own_worker(gateway: GatewayConfig) -> bool:
-    return bool(gateway.workers) and not gateway.command
 
 
 def _check_openenv(file: RunFile, services: dict[str, Any]) -> ConfigError | None:

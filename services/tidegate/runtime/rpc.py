@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # gRPC's classes are generic for the type checker only
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from tidegate.wire.subjects import HEADER_TRACE_PARENT
 HEALTH_NAME = "grpc.health.v1.Health"
 # Health names for a kubelet: was ever ready, answers at all, is ready now.
 HEALTH_STARTUP, HEALTH_LIVENESS, HEALTH_READINESS = "startup", "liveness", "readiness"
+# Of one question about the health of a service.
+HEALTH_CALL_S = 3.0
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 
 _OPTIONS: list[tuple[str, int]] = [
@@ -338,3 +341,16 @@ async def ask_health(channel: grpc.aio.Channel, name: str, *, timeout_s: float) 
         return error.details() or error.code().name
     serving = response.status == health_pb2.HealthCheckResponse.SERVING
     return "" if serving else f"{name or 'the server'} is not serving"
+
+
+async def await_health(address: str, name: str, *, deadline_s: float, period_s: float) -> str:
+    """``ask_health`` until it is serving or, by the monotonic clock, ``deadline_s``; the last answer."""
+    answer = "not asked yet"
+    channel = open_channel(address, None)
+    try:
+        while answer and time.monotonic() < deadline_s:
+            answer = await ask_health(channel, name, timeout_s=HEALTH_CALL_S)
+            await asyncio.sleep(period_s if answer else 0.0)
+    finally:
+        await channel.close()
+    return answer

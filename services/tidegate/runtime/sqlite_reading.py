@@ -24,7 +24,7 @@ def connect_read_only(path: Path, *, timeout_s: float) -> sqlite3.Connection:
             raise
         log = path.with_name(f"{path.name}-wal")
         if not log.exists() or log.stat().st_size == 0:
-            # Its writer closed it: the file holds everything, and nobody changes it.
+            # Its writer closed it: the file holds everything and does not change.
             return _connect(f"{uri}&immutable=1", timeout_s=timeout_s)
         raise ConfigError(
             f"{path} cannot be read in a folder that cannot be written",

@@ -41,7 +41,7 @@ class StatsBoard:
     def snapshot(self, *, at_s: float) -> ServiceStats:
         """The whole board at one moment, each number in the range of a report, each text as a message takes it.
 
-        A report with another number is refused whole: of a loss of 1e17 nobody would see more than a silent learner.
+        A report with another number is refused whole: after a loss of 1e17 the learner would look absent.
         One with another text cannot be sent, and a service that does not report ends.
         """
         return ServiceStats(

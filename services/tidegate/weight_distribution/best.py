@@ -6,7 +6,7 @@ the mean return (reward) of training decides, measured over its window: the newe
 
 A version of a branch that was given up is not considered. One that was the best before an operator rolled the run back
 past it is forgotten: the rollback says that what was trained there does not count, whatever its score. The newest
-rollback is read from EVENTS as well, so that one which nobody heard here is carried out a little later.
+rollback is read from EVENTS as well, so that one whose event this service missed is applied a little later.
 """
 
 import json

@@ -1,21 +1,16 @@
 """The messages of ``SnapshotService``: what a backup copies of a service, and the moments that must fit each other."""
 
-import grpc
 import msgspec
 
 from tidegate.core.ids import PolicyVersion
 from tidegate.v1 import snapshot_service_pb2 as pb
-from tidegate.v1.snapshot_service_pb2_grpc import SnapshotServiceStub
-from tidegate.v1.snapshot_service_pb2_grpc import (
-    add_SnapshotServiceServicer_to_server as add_snapshots,
-)
+from tidegate.v1.snapshot_service_pb2_grpc import add_SnapshotServiceServicer_to_server
 from tidegate.wire.bounds import BATCH_MAX, check_count, check_name, check_version
 from tidegate.wire.chunks import chunk_serializer
 from tidegate.wire.convert import version_from_proto, version_to_proto
 
-__all__ = ["SNAPSHOTS_NAME", "add_snapshots", "snapshots_stub"]
-
 SNAPSHOTS_NAME = "tidegate.v1.SnapshotService"
+add_snapshots = add_SnapshotServiceServicer_to_server
 READ_METHOD = "ReadSnapshot"
 # How long a caller may take to read one: the longest backup.
 DEADLINE_S = 4 * 3600.0
@@ -62,11 +57,6 @@ class FileHeader(msgspec.Struct, frozen=True):
 
     path: str
     size: int
-
-
-def snapshots_stub(channel: grpc.aio.Channel) -> SnapshotServiceStub:
-    """The generated stub."""
-    return SnapshotServiceStub(channel)
 
 
 def request_to_proto(request: SnapshotRequest) -> pb.ReadSnapshotRequest:

@@ -20,7 +20,7 @@ from tidegate.launch.run_file import read_run_file
         ),
     ],
 )
-def test_setting_of_gradients_in_the_section_that_nobody_reads_is_refused(
+def test_setting_of_gradients_in_the_section_that_no_service_reads_is_refused(
     overrides: tuple[str, ...], said: str
 ) -> None:
     assert said in refusal(*overrides, run=RUNS / "a3c.yaml")

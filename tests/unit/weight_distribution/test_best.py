@@ -30,7 +30,7 @@ def store(tmp_path: Path) -> VersionStore:
 
 
 class Broker:
-    """Nobody publishes; EVENTS holds one message, or none."""
+    """No publisher; EVENTS holds one message, or none."""
 
     stored: bytes | None = None
 
@@ -188,7 +188,7 @@ async def test_best_version_before_the_one_that_a_run_goes_back_to_stays(
     assert version(2) in store.kept()
 
 
-async def test_best_version_is_forgotten_after_a_rollback_that_nobody_heard(
+async def test_best_version_is_forgotten_after_a_rollback_whose_event_was_missed(
     tmp_path: Path, store: VersionStore, keeper: BestKeeper, broker: Broker
 ) -> None:
     publish(store, 1, 2, 3)

@@ -86,3 +86,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 why="agents over HTTP need a fixed port",
                 fix="set actor.gateway.port, or the program under actor.gateway.command",
             )
+
+    @property
+    def has_library_worker(self) -> bool:
+        """Whether its workers are those of the library of ``workload.env``."""
+        return self.workers > 0 and not self.command

@@ -307,8 +307,7 @@ def _port(config: GatewayConfig, context: ServiceContext) -> int:
 def played_by_agents(workload: WorkloadConfig, config: GatewayConfig) -> frozenset[str]:
     """The environments whose tasks agents run: all, but the worker of `verifiers` plays those of its library alone."""
     everything = frozenset(workload.weights())
-    own_worker = config.workers and not config.command
-    return (workload.of_verifiers() or everything) if own_worker else everything
+    return (workload.of_verifiers() or everything) if config.has_library_worker else everything
 
 
 def _workload_of(settings: Settings, *, envs: Collection[str]) -> dict[str, Any]:

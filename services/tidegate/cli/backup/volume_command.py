@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from tidegate.cli.await_run import CALL_TIMEOUT_S
 from tidegate.core.errors import ConfigError, StaleFolderError, TidegateError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.backup.volumes import ON_VOLUMES, RestoreMark, fill, is_filled, manifest_of
@@ -19,7 +18,7 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.object_storage.place import open_place
 from tidegate.runtime.object_storage.urls import below
-from tidegate.runtime.rpc import HEALTH_LIVENESS, ask_health, open_channel
+from tidegate.runtime.rpc import HEALTH_LIVENESS, await_health
 from tidegate.runtime.termination_message import write_termination_message
 from tidegate.wire.subjects import Topology
 
@@ -104,16 +103,11 @@ async def _await_store(record: RunRecord) -> None:
     Raises:
         UnavailableError: it did not in time.
     """
-    channel, deadline_s = (
-        open_channel(record.addresses["trajectory_store"][0], None),
-        time.monotonic() + STORE_WAIT_S,
+    answer = await await_health(
+        record.addresses["trajectory_store"][0],
+        HEALTH_LIVENESS,
+        deadline_s=time.monotonic() + STORE_WAIT_S,
+        period_s=LOOK_PERIOD_S,
     )
-    answer = "not asked yet"
-    try:
-        while answer and time.monotonic() < deadline_s:
-            answer = await ask_health(channel, HEALTH_LIVENESS, timeout_s=CALL_TIMEOUT_S)
-            await asyncio.sleep(LOOK_PERIOD_S if answer else 0.0)
-    finally:
-        await channel.close()
     if answer:
         raise UnavailableError("The trajectory store does not serve", why=answer, fix="look at its pod")

@@ -29,7 +29,6 @@ from pathlib import Path
 
 import grpc
 import msgspec
-import yaml
 
 from tidegate.core.errors import ConflictError, NotFoundError, RecordError
 from tidegate.core.ids import PolicyVersion
@@ -39,15 +38,13 @@ from tidegate.launch.backup.snapshot import (
     OF_ADMISSION,
     PAIR_ATTEMPTS,
     PAIR_PAUSE_S,
+    add_record,
     counts_of,
     file_parts,
     not_seen_together,
 )
 from tidegate.launch.backup.source import BackupSource, FileParts
-from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.cluster import RUN_FILE
-from tidegate.launch.forking import RUN_YAML
-from tidegate.launch.run_folder import RUN_JSON
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_record import RunRecord
 from tidegate.learner.snapshot import NoCheckpointError
@@ -170,22 +167,8 @@ def _add_run_file(files: SnapshotFiles, record: RunRecord) -> tuple[str, ...]:
     if file.files_dir:
         left_out.append("the files that the run file names (own code, prompts), which its release carries")
     document = {**record.run_file, "files_dir": "", "begin_from": ""}
-    public = msgspec.structs.replace(
-        record,
-        cluster=False,
-        call_secret="",
-        task_secret="",
-        broker=BrokerEndpoint(port=NATS_PORT),
-        addresses={},
-        stream_copies=1,
-        workloads=ONE_MACHINE,
-        run_file=document,
+    here = msgspec.structs.replace(
+        record, cluster=False, addresses={}, stream_copies=1, workloads=ONE_MACHINE
     )
-    for name, data in (
-        (RUN_JSON, msgspec.json.encode(public)),
-        (RUN_YAML, yaml.safe_dump(document, sort_keys=False).encode()),
-    ):
-        path = files.staging / name
-        path.write_bytes(data)
-        files.add(path, as_path=name)
+    add_record(files, here, document, nats_port=NATS_PORT)
     return tuple(left_out)

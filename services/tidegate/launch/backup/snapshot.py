@@ -16,9 +16,10 @@ trajectories the store drops or revives and counts.
 
 import shutil
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import yaml
@@ -176,19 +177,26 @@ def add_run_file(files: SnapshotFiles, record: RunRecord, plan: RunPlan) -> tupl
     document = {**record.run_file, "files_dir": USER_FILES if named else "", "begin_from": ""}
     if not named:  # their digests by paths that another machine has not
         files.add(files.folder / OWN_CODE_JSON)
+    add_record(files, record, document, nats_port=record.broker.port)
+    return tuple(left_out)
+
+
+def add_record(
+    files: SnapshotFiles, record: RunRecord, document: Mapping[str, Any], *, nats_port: int
+) -> None:
+    """``run.json`` without its secrets, and ``run.yaml`` to resume from; ``document``: the run file in both."""
     # Calls and tasks get new secrets at the next start, and nothing is in flight that the old ones signed.
     public = msgspec.structs.replace(
         record,
         call_secret="",
         task_secret="",
-        broker=BrokerEndpoint(port=record.broker.port),
-        run_file=document,
+        broker=BrokerEndpoint(port=nats_port),
+        run_file=dict(document),
     )
     for name, data in (
         (RUN_JSON, msgspec.json.encode(public)),
-        (RUN_YAML, yaml.safe_dump(document, sort_keys=False).encode()),
+        (RUN_YAML, yaml.safe_dump(public.run_file, sort_keys=False).encode()),
     ):
         path = files.staging / name
         path.write_bytes(data)
         files.add(path, as_path=name)
-    return tuple(left_out)

@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 
 from tidegate.core.errors import CorruptionError, DeadlineError, RecordError
+from tidegate.v1.snapshot_service_pb2_grpc import SnapshotServiceStub
 from tidegate.wire.clients.remote import remote_errors
 from tidegate.wire.snapshots import (
     DEADLINE_S,
@@ -15,7 +16,6 @@ from tidegate.wire.snapshots import (
     SnapshotRequest,
     request_to_proto,
     response_from_proto,
-    snapshots_stub,
 )
 
 # Without a message: a service copies its database before the first byte of it.
@@ -27,7 +27,7 @@ class SnapshotCall:
 
     def __init__(self, channel: grpc.aio.Channel, *, service: str) -> None:
         """``service``: what an error names."""
-        self._stub = snapshots_stub(channel)
+        self._stub = SnapshotServiceStub(channel)
         self._service = service
         self._call: Any = None  # grpc.aio's types know no EOF
 

@@ -6,6 +6,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from tests.support.clocks import HeldClock
 from tests.unit.actor.support import LINEAGE, group_task, version
 from tidegate.actor.engines.port import EngineControl, Rollouts, Sample
 from tidegate.actor.rollouts.deadlines import DeadlineWatch, RolloutStatus
@@ -22,24 +23,11 @@ TREE = LineageTree().add(Lineage(LINEAGE))
 CUT = LongTailConfig(policy="cut", finish_chance_min=0.1)
 
 
-class Clock:
-    """Both clocks, set by the test."""
-
-    def __init__(self) -> None:
-        self.at_s = 1000.0
-
-    def now_s(self) -> float:
-        return self.at_s
-
-    def monotonic_s(self) -> float:
-        return self.at_s
-
-
 class Harness:
     """A watch over one actor's rollouts, with a head and a clock to move."""
 
     def __init__(self, *, max_lag: int = 2, config: LongTailConfig = CUT) -> None:
-        self.clock = Clock()
+        self.clock = HeldClock()
         self.control = EngineControl()
         self.predictions = Predictions(config)
         self.head = SimpleNamespace(head=None)
@@ -56,7 +44,7 @@ class Harness:
         self.head.head = SimpleNamespace(version=PolicyVersion(lineage, step), tree=tree)
 
     def marked(self, *, after_s: float = 0.0) -> dict[str, str]:
-        self.clock.at_s += after_s
+        self.clock.now += after_s
         self.watch.check()
         return {str(task_id): mark.decision.reason for task_id, mark in self.watch.marks.items()}
 
@@ -71,7 +59,7 @@ def made(task: Task, *, oldest: int, started_at_s: float, length: int = 7) -> Ro
 def test_rollout_beyond_the_budget_is_marked_with_how_far_it_was() -> None:
     harness, task = Harness(max_lag=2), group_task("t-1")
     harness.watch.track([task])
-    harness.control.begins([task], version(5), now_s=harness.clock.at_s)
+    harness.control.begins([task], version(5), now_s=harness.clock.now)
     harness.control.position = 11
     harness.publish(7)
     assert harness.marked(after_s=1.0) == {}
@@ -87,7 +75,7 @@ def test_oldest_version_counts_however_new_the_one_that_is_served() -> None:
     """Newer weights do not lower the lag: it counts from the first token."""
     harness, task = Harness(max_lag=2), group_task("t-1")
     harness.watch.track([task])
-    harness.watch.record_generated(made(task, oldest=5, started_at_s=harness.clock.at_s))
+    harness.watch.record_generated(made(task, oldest=5, started_at_s=harness.clock.now))
     harness.publish(8)
     assert harness.marked(after_s=1.0) == {"t-1": "stale"}
     assert harness.watch.marks[task.task_id].length == 7
@@ -105,7 +93,7 @@ def test_rollout_that_will_probably_be_late_is_marked_early() -> None:
         assert harness.marked(after_s=1.0) == {}
     task = group_task("t-1")
     harness.watch.track([task])
-    harness.control.begins([task], version(4), now_s=harness.clock.at_s)
+    harness.control.begins([task], version(4), now_s=harness.clock.now)
     assert harness.marked(after_s=0.5) == {}, "a third of them end within a second"
     assert harness.marked(after_s=2.0) == {"t-1": "stale"}, (
         "a rollout that took 2.5 s takes 100 s: at a version per second, too late"
@@ -117,8 +105,8 @@ def test_ended_rollout_is_not_marked_whatever_else_runs() -> None:
     harness = Harness(max_lag=1)
     one, two = group_task("t-1"), group_task("t-2")
     harness.watch.track([one, two])
-    harness.watch.record_generated(made(one, oldest=0, started_at_s=harness.clock.at_s))
-    harness.watch.record_generated(made(two, oldest=0, started_at_s=harness.clock.at_s))
+    harness.watch.record_generated(made(one, oldest=0, started_at_s=harness.clock.now))
+    harness.watch.record_generated(made(two, oldest=0, started_at_s=harness.clock.now))
     harness.watch.untrack(one.task_id)
     harness.publish(9)
     assert harness.marked() == {"t-2": "stale"}
@@ -145,7 +133,7 @@ def test_concurrent_tasks_are_marked_each_by_its_oldest_version() -> None:
     for task, oldest in ((old, 5), (new, 8), (unstarted, None)):
         pages = Pages()
         if oldest is not None:
-            pages.written = RolloutStatus(task.task_id, version(oldest), harness.clock.at_s, length=oldest)
+            pages.written = RolloutStatus(task.task_id, version(oldest), harness.clock.now, length=oldest)
         harness.watch.track_group(task, pages)
     harness.publish(8)
     assert harness.marked(after_s=1.0) == {"t-old": "stale"}
@@ -158,8 +146,8 @@ def test_concurrent_tasks_are_marked_each_by_its_oldest_version() -> None:
 def test_second_round_of_a_group_counts_from_the_first() -> None:
     harness, task = Harness(max_lag=2), group_task("t-1")
     harness.watch.track([task])
-    harness.watch.record_generated(made(task, oldest=5, started_at_s=harness.clock.at_s))
-    harness.control.begins([task], version(8), now_s=harness.clock.at_s)
+    harness.watch.record_generated(made(task, oldest=5, started_at_s=harness.clock.now))
+    harness.control.begins([task], version(8), now_s=harness.clock.now)
     harness.publish(8)
     assert harness.marked() == {"t-1": "stale"}
 
@@ -175,7 +163,7 @@ def test_engine_status_of_an_earlier_batch_is_ignored() -> None:
 def test_branch_unknown_to_the_head_is_left_for_the_next_check() -> None:
     harness, task = Harness(), group_task("t-1")
     harness.watch.track([task])
-    harness.control.begins([task], PolicyVersion(LineageName("1-new"), 3), now_s=harness.clock.at_s)
+    harness.control.begins([task], PolicyVersion(LineageName("1-new"), 3), now_s=harness.clock.now)
     assert harness.marked() == {}, "before the first policy there is no head"
     harness.publish(9)
     assert harness.marked() == {}
