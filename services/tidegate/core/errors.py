@@ -47,9 +47,12 @@ class RecordError(TidegateError):
 
 
 class PayloadTooLargeError(TidegateError):
-    """A message would exceed the limit of its stream or of the broker; it was not sent."""
+    """A message would exceed the limit of its stream or of the broker; it was not sent.
 
-    status = "RESOURCE_EXHAUSTED"
+    Its status is not that of backpressure, which a caller would answer by sending the same again.
+    """
+
+    status = "OUT_OF_RANGE"
 
 
 class BackpressureError(TidegateError):

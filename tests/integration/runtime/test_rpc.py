@@ -101,6 +101,7 @@ async def served() -> AsyncIterator[Served]:
         errors.NotFoundError,
         errors.ConflictError,
         errors.BackpressureError,
+        errors.PayloadTooLargeError,
         errors.StaleFolderError,
         errors.CorruptionError,
         errors.UnavailableError,

@@ -21,6 +21,7 @@ _BY_STATUS: dict[grpc.StatusCode, type[errors.TidegateError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: errors.RecordError,
     grpc.StatusCode.NOT_FOUND: errors.NotFoundError,
     grpc.StatusCode.ABORTED: errors.ConflictError,
+    grpc.StatusCode.OUT_OF_RANGE: errors.PayloadTooLargeError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.BackpressureError,
     grpc.StatusCode.FAILED_PRECONDITION: errors.StaleFolderError,
     grpc.StatusCode.UNAUTHENTICATED: errors.UnauthenticatedError,
