@@ -24,6 +24,7 @@ CRD_APIS = (
     "keda.sh/v1alpha1",
     "cert-manager.io/v1",
     "jobset.x-k8s.io/v1alpha2",
+    "trainer.kubeflow.org/v1alpha1",
     "leaderworkerset.x-k8s.io/v1",
 )
 # Components of every release; an optional service is one of some.

@@ -24,6 +24,7 @@ KINDS = {
     "cronjob": "CronJob",
     "statefulset": "StatefulSet",
     "jobset": "JobSet",
+    "trainjob": "TrainJob",
     "leaderworkerset": "LeaderWorkerSet",
     "trainingrun": "TrainingRun",
 }
@@ -32,6 +33,7 @@ RELEASES = ("rl", "t", "tidegate", "<release>")
 RENDERED: tuple[dict[str, Any], ...] = (
     EVERYTHING,
     {"learner.kind": "JobSet", "doctor.enabled": True, "tls.selfSigned.enabled": True},
+    {"learner.kind": "TrainJob"},
     {
         "actor.nodes": 2,
         "actor.workerContainers": [{"name": "server", "image": "server:1"}],

@@ -1,4 +1,4 @@
-"""Workloads of other controllers: a learner as a JobSet, an actor of several nodes as a LeaderWorkerSet, Kueue's queue.
+"""Workloads of other controllers: a learner as a JobSet or TrainJob, an actor as a LeaderWorkerSet, Kueue's queue.
 
 ``definitions`` has the specs of their CRDs, without descriptions and without what pods and claims are made of, which
 Kubernetes' own schemas check here. Rules in CEL are not checked.
@@ -33,6 +33,8 @@ pytestmark = [pytest.mark.chart, needs_helm]
 DEFINITIONS = sorted((Path(__file__).parent / "definitions").glob("*.json"))
 QUEUE = "kueue.x-k8s.io/queue-name"
 JOB_SET = {"learner.kind": "JobSet", "learner.gpu": 8}
+TRAIN_JOB = {"learner.kind": "TrainJob", "learner.gpu": 8}
+RUNTIME = "ClusterTrainingRuntime"
 SHARED = {"learner.persistence.accessModes": ["ReadWriteMany"]}
 WORKER = {
     "name": "server",
@@ -89,6 +91,13 @@ def templates(thing: Manifest) -> list[Manifest]:
     """Its pod templates."""
     if thing["kind"] == "JobSet":
         return [each["template"]["spec"]["template"] for each in thing["spec"]["replicatedJobs"]]
+    if thing["kind"] == RUNTIME:
+        return [
+            each["template"]["spec"]["template"]
+            for each in thing["spec"]["template"]["spec"]["replicatedJobs"]
+        ]
+    if thing["kind"] == "TrainJob":
+        return []
     group = thing["spec"]["leaderWorkerTemplate"]
     return [group["leaderTemplate"], group["workerTemplate"]]
 
@@ -99,6 +108,12 @@ def job_set(values: dict[str, Any] | None = None) -> Manifest:
 
 def group(values: dict[str, Any] | None = None) -> Manifest:
     return named(render(values={**GROUP, **(values or {})}), "LeaderWorkerSet", "t-actor")
+
+
+def train_job(values: dict[str, Any] | None = None) -> tuple[Manifest, Manifest]:
+    """The runtime, and the TrainJob."""
+    objects = render(values={**TRAIN_JOB, **(values or {})})
+    return named(objects, RUNTIME, "space-t-learner"), named(objects, "TrainJob", "t-learner")
 
 
 @pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.stem)
@@ -119,8 +134,9 @@ def test_definition_names_repository_version_and_licence(path: Path) -> None:
     ],
     ids=str,
 )
-def test_job_set_is_valid(values: dict[str, Any]) -> None:
+def test_job_set_and_train_job_are_valid(values: dict[str, Any]) -> None:
     assert errors(job_set(values)) == []
+    assert [problem for thing in train_job(values) for problem in errors(thing)] == []
 
 
 @pytest.mark.parametrize("values", [{}, {"actor.replicas": 3, "kueue.queueName": "team"}], ids=str)
@@ -157,8 +173,48 @@ def test_job_set_has_the_ranks_of_a_stateful_set_and_they_find_the_first() -> No
     assert joined.rank == 16
 
 
-def test_service_of_the_learner_reaches_the_rank_that_serves_and_no_stateful_set_is_left() -> None:
-    objects = render(values=JOB_SET)
+def test_train_job_makes_the_job_set_that_the_chart_would_make() -> None:
+    values = {"learner.ranks": 24, "kueue.queueName": "team", **SHARED}
+    runtime, job = train_job(values)
+    assert job["spec"] == {
+        "runtimeRef": {
+            "apiGroup": "trainer.kubeflow.org",
+            "kind": RUNTIME,
+            "name": runtime["metadata"]["name"],
+        }
+    }
+    assert job["metadata"]["labels"][QUEUE] == "team"
+    assert runtime["spec"]["mlPolicy"] == {"numNodes": 3}
+    own, made = job_set(values)["spec"], runtime["spec"]["template"]["spec"]
+    (rank,), (node,) = own.pop("replicatedJobs"), made.pop("replicatedJobs")
+    assert own == made
+    # Kubeflow's tools look for these names, and Trainer refuses a training step without such a container.
+    assert (rank.pop("name"), node.pop("name")) == ("rank", "node")
+    assert node["template"].pop("metadata") == {
+        "labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+    }
+    ranks, nodes = (each["template"]["spec"]["template"] for each in (rank, node))
+    variables = environment(as_pod(nodes, "learner"))
+    assert variables["MASTER_ADDR"] == f"{job['metadata']['name']}-node-0-0.t-learner-ranks"
+    text = json.dumps(rank).replace("-rank-0-0", "-node-0-0")
+    assert [each["name"] for each in nodes["spec"]["containers"]] == ["node"]
+    nodes["spec"]["containers"][0]["name"] = "learner"
+    nodes["metadata"]["annotations"]["kubectl.kubernetes.io/default-container"] = "learner"
+    assert json.loads(text) == node
+    assert ranks["spec"]["restartPolicy"] == "OnFailure"
+
+
+def test_runtime_exists_before_the_train_job_that_trainer_would_refuse_without_it() -> None:
+    runtime, job = train_job()
+    # Helm's order of kinds that it does not know.
+    assert runtime["kind"] < job["kind"]
+
+
+@pytest.mark.parametrize("values", [JOB_SET, TRAIN_JOB], ids=["job set", "train job"])
+def test_service_of_the_learner_reaches_the_rank_that_serves_and_no_stateful_set_is_left(
+    values: dict[str, Any],
+) -> None:
+    objects = render(values=values)
     selector = named(objects, "Service", "t-learner")["spec"]["selector"]
     assert selector["batch.kubernetes.io/job-completion-index"] == "0"
     assert "statefulset.kubernetes.io/pod-name" not in selector
@@ -192,16 +248,21 @@ def test_suspend_is_kueues_and_a_persons_unless_it_is_asked_for() -> None:
     assert "suspend" not in job_set({"kueue.queueName": "team"})["spec"], "an upgrade would undo Kueue's"
     assert job_set({"learner.suspend": True})["spec"]["suspend"] is True
     assert job_set({"learner.suspend": False})["spec"]["suspend"] is False
+    runtime, job = train_job({"learner.suspend": True})
+    assert job["spec"]["suspend"] is True
+    assert "suspend" not in runtime["spec"]["template"]["spec"], "the TrainJob's is passed on"
 
 
-@pytest.mark.parametrize("values", [{}, {**JOB_SET}, GROUP], ids=["own", "job set", "group"])
+@pytest.mark.parametrize(
+    "values", [{}, JOB_SET, TRAIN_JOB, GROUP], ids=["own", "job set", "train job", "group"]
+)
 def test_queue_admits_whole_workloads_and_no_pod_of_a_group_twice(values: dict[str, Any]) -> None:
     objects = render(values={**values, "kueue.queueName": "team"})
     queued = {
         (each["kind"], component(each)) for each in objects if each["metadata"].get("labels", {}).get(QUEUE)
     }
     assert {service for _, service in queued} == {"actor", "learner"}
-    for thing in of_kind(objects, "JobSet", "LeaderWorkerSet"):
+    for thing in of_kind(objects, "JobSet", RUNTIME, "LeaderWorkerSet"):
         for template in templates(thing):
             assert QUEUE not in template["metadata"]["labels"]
 
@@ -236,6 +297,7 @@ def test_nodes_of_a_group_reach_each_other_and_nothing_else() -> None:
     ("values", "sentence"),
     [
         ({**JOB_SET, "learner.ranks": 16}, "learner.kind is JobSet with 2 pods, which share one volume"),
+        ({**TRAIN_JOB, "learner.ranks": 16}, "learner.kind is TrainJob with 2 pods, which share one volume"),
         ({"learner.suspend": True}, "learner.suspend is set and learner.kind StatefulSet"),
         ({**GROUP, "actor.workerContainers": []}, "actor.nodes is 2 and actor.workerContainers empty"),
         (
@@ -255,7 +317,12 @@ def test_groups_that_cannot_work_are_refused_with_what_to_change(
 
 
 @pytest.mark.parametrize(
-    ("values", "api"), [(JOB_SET, "jobset.x-k8s.io"), (GROUP, "leaderworkerset.x-k8s.io")]
+    ("values", "api"),
+    [
+        (JOB_SET, "jobset.x-k8s.io"),
+        (TRAIN_JOB, "trainer.kubeflow.org"),
+        (GROUP, "leaderworkerset.x-k8s.io"),
+    ],
 )
 def test_missing_controller_is_named(values: dict[str, Any], api: str) -> None:
     told = refusal(values)

@@ -26,6 +26,7 @@ from tests.chart.rendering import (
     run,
 )
 from tidegate.admission.kubernetes import rbac
+from tidegate.admission.kubernetes.access import LearnerKind
 from tidegate.core.scaling import Mode
 
 pytestmark = [pytest.mark.chart, needs_helm]
@@ -62,8 +63,9 @@ def test_admission_may_do_what_it_declares(*, mode: Mode, deletion_cost: bool, c
 
 def test_admission_scales_nothing_where_it_may_not_end_the_run() -> None:
     without = render(values={"admission.kubernetes.endsRun": False})
-    in_queue = render(values={"learner.kind": "JobSet", "kueue.queueName": "team"})
-    assert rules_of(in_queue, "t-admission") == rules_of(without, "t-admission")
+    for kind in ("JobSet", "TrainJob"):
+        in_queue = render(values={"learner.kind": kind, "kueue.queueName": "team"})
+        assert rules_of(in_queue, "t-admission") == rules_of(without, "t-admission")
     wanted = rbac.rules(
         mode="observe", deletion_cost=False, deployments=["t-actor"], lease="t-admission-leader"
     )
@@ -72,20 +74,21 @@ def test_admission_scales_nothing_where_it_may_not_end_the_run() -> None:
     assert environment(own_pods(render())["admission"])["TIDEGATE_LEARNER"] == "t-learner"
 
 
-def test_admission_may_suspend_the_learner_only_where_it_is_a_job_set() -> None:
-    objects = render(values={"learner.kind": "JobSet"})
+@pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
+def test_admission_may_suspend_the_learner_only_where_that_is_possible(kind: LearnerKind) -> None:
+    objects = render(values={"learner.kind": kind})
     wanted = rbac.rules(
         mode="observe",
         deletion_cost=False,
         deployments=["t-actor"],
         lease="t-admission-leader",
         learner="t-learner",
-        learner_is_job_set=True,
+        learner_kind=kind,
     )
     assert rules_of(objects, "t-admission") == json.loads(msgspec.json.encode(wanted))
-    assert environment(own_pods(objects)["admission"])["TIDEGATE_LEARNER_KIND"] == "JobSet"
+    assert environment(own_pods(objects)["admission"])["TIDEGATE_LEARNER_KIND"] == kind
     assert "TIDEGATE_LEARNER_KIND" not in environment(own_pods(render())["admission"])
-    assert "jobset" not in json.dumps(rules_of(render(), "t-admission"))
+    assert f"{kind.lower()}s" not in json.dumps(rules_of(render(), "t-admission"))
 
 
 def test_pods_are_patched_only_under_a_policy_that_limits_it() -> None:

@@ -19,7 +19,10 @@ Json = dict[str, Any]
 NAMESPACE = "rl"
 APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
-JOB_SETS = f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets"
+SUSPENDABLES = {
+    "JobSet": f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets",
+    "TrainJob": f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{NAMESPACE}/trainjobs",
+}
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
@@ -74,9 +77,9 @@ class FakeApi:
     def stateful_set(self, name: str, replicas: int) -> None:
         self.put(f"{SETS}/{name}", {"metadata": {"name": name}, "spec": {"replicas": replicas}})
 
-    def job_set(self, name: str) -> None:
-        """As it is made: without `suspend`."""
-        self.put(f"{JOB_SETS}/{name}", {"metadata": {"name": name}, "spec": {"replicatedJobs": []}})
+    def suspendable(self, name: str, *, kind: str) -> None:
+        """A JobSet or TrainJob as the chart makes it: without `suspend`."""
+        self.put(f"{SUSPENDABLES[kind]}/{name}", {"metadata": {"name": name}, "spec": {"other": 1}})
 
     def pod(self, name: str, **annotations: str) -> None:
         self.put(f"{PODS}/{name}", {"metadata": {"name": name, "labels": LABELS, "annotations": annotations}})

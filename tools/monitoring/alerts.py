@@ -223,8 +223,8 @@ def other_alerts(period: Period) -> list[Alert]:
             " pause (`tidegate pause`, a suspended TrainingRun, actors that a person scaled to 0) or a completed run"
             " explains that.",
             confirm=(
-                "`kubectl get statefulset <release>-learner` or `kubectl get jobset <release>-learner`: how many pods"
-                " are wanted, and whether it is suspended.",
+                "`kubectl get statefulset <release>-learner`, or `kubectl get jobset` or `trainjob` of that name: how"
+                " many pods are wanted, and whether it is suspended.",
                 "`kubectl describe pods -l app.kubernetes.io/component=learner`: why they are pending, or why they"
                 " ended.",
             ),
@@ -232,7 +232,7 @@ def other_alerts(period: Period) -> list[Alert]:
                 "Scaled to 0 without a pause: `kubectl scale statefulset/<release>-learner --replicas=N`, N the number"
                 " of its pods (1 without `learner.ranks`); the run goes on from its last checkpoint.",
                 "To stop the run on purpose: `tidegate pause --reason TEXT` first, which also declares the silence.",
-                "A JobSet that Kueue suspended: `kubectl get workloads` shows what it waits for.",
+                "A JobSet or TrainJob that Kueue suspended: `kubectl get workloads` shows what it waits for.",
                 "Pods that end: the message of `kubectl describe` gives the reason and a fix.",
             ),
             for_share=1 / 96,

@@ -121,7 +121,7 @@ credential of its role alone.
 {{- end -}}
 {{- end -}}
 {{- if and (include "tidegate.learnerIsJobSet" .) (gt (include "tidegate.learnerPods" . | int) 1) -}}
-{{- $problems = append $problems "restore.from is set and the learner is a JobSet of several pods, which share a volume that cannot be filled. Restore with learner.kind StatefulSet" -}}
+{{- $problems = append $problems (printf "restore.from is set and the learner is a %s of several pods, which share a volume that cannot be filled. Restore with learner.kind StatefulSet" .Values.learner.kind) -}}
 {{- end -}}
 {{- else if not (kindIs "invalid" $restore.number) -}}
 {{- $problems = append $problems "restore.number is set without restore.from: set the place of the backups" -}}

@@ -130,12 +130,12 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- $problems = append $problems (printf "learner.gpuKind is %s and learner.gpu 0: its pods get no GPU. Set learner.gpu to the GPUs of each pod, or leave gpuKind out" $learner.gpuKind) -}}
 {{- end -}}
 {{- $pods := include "tidegate.learnerPods" . | int -}}
-{{- if eq $learner.kind "JobSet" -}}
+{{- if include "tidegate.learnerIsJobSet" . -}}
 {{- if and (gt $pods 1) $learner.persistence.enabled (not (has "ReadWriteMany" $learner.persistence.accessModes)) -}}
-{{- $problems = append $problems (printf "learner.kind is JobSet with %d pods, which share one volume. Set learner.persistence.accessModes to [ReadWriteMany], or learner.kind to StatefulSet, whose pods have a volume each" $pods) -}}
+{{- $problems = append $problems (printf "learner.kind is %s with %d pods, which share one volume. Set learner.persistence.accessModes to [ReadWriteMany], or learner.kind to StatefulSet, whose pods have a volume each" $learner.kind $pods) -}}
 {{- end -}}
 {{- else if not (kindIs "invalid" $learner.suspend) -}}
-{{- $problems = append $problems "learner.suspend is set and learner.kind StatefulSet, which cannot be suspended. Set learner.kind to JobSet, or pause the run (tidegate pause)" -}}
+{{- $problems = append $problems "learner.suspend is set and learner.kind StatefulSet, which cannot be suspended. Set learner.kind to JobSet or TrainJob, or pause the run (tidegate pause)" -}}
 {{- end -}}
 {{- if and (gt (int $learner.gpu) 1) (contains "/mig-" ($learner.gpuResource | default .Values.podDefaults.gpuResource)) -}}
 {{- $problems = append $problems (printf "learner.gpu is %d and learner.gpuResource %s: parts of a GPU exchange no tensors, as NCCL does not support them. Set learner.gpu to 1" (int $learner.gpu) ($learner.gpuResource | default .Values.podDefaults.gpuResource)) -}}

@@ -80,7 +80,7 @@ spec:
 {{/* One workload: (dict "root" "service" "row" "pod" "name" "pool") */}}
 {{- define "tidegate.workload" -}}
 {{- if and (eq .service "learner") (include "tidegate.learnerIsJobSet" .root) -}}
-{{ include "tidegate.jobSet" . }}
+{{ include "tidegate.learnerOfOthers" . }}
 {{- else if and (eq .service "actor") (gt (int .pod.nodes) 1) -}}
 {{ include "tidegate.leaderWorkerSet" . }}
 {{- else -}}
@@ -248,7 +248,7 @@ spec:
         {{- if include "tidegate.endsRun" $root }}
         - {name: TIDEGATE_LEARNER, value: {{ $learner }}}
         {{- if include "tidegate.learnerIsJobSet" $root }}
-        - {name: TIDEGATE_LEARNER_KIND, value: JobSet}
+        - {name: TIDEGATE_LEARNER_KIND, value: {{ $root.Values.learner.kind }}}
         {{- end }}
         {{- end }}
         {{- if $root.Values.crd.enabled }}
@@ -276,7 +276,7 @@ spec:
         {{- if gt $learnerPods 1 }}
         # Its name numbers each pod. A rank that ends, ends its pod: Kubernetes restarts it, and the group forms again.
         - {name: WORLD_SIZE, value: {{ mul $learnerPods $ranksInPod | quote }}}
-        - {name: MASTER_ADDR, value: {{ $learner }}-{{ ternary "rank-0-0" "0" (eq (include "tidegate.learnerIsJobSet" $root) "true") }}.{{ $learner }}-ranks}
+        - {name: MASTER_ADDR, value: {{ $learner }}-{{ ternary (printf "%s-0-0" (include "tidegate.learnerJob" $root)) "0" (eq (include "tidegate.learnerIsJobSet" $root) "true") }}.{{ $learner }}-ranks}
         - {name: MASTER_PORT, value: "29400"}
         {{- end }}
         {{- if eq $gpu 0 }}

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.call_credentials import accepted
-from tests.support.kubernetes import JOB_SETS, SETS, FakeApi
+from tests.support.kubernetes import SETS, SUSPENDABLES, FakeApi
 from tests.support.reports import Services
 from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
@@ -166,21 +166,23 @@ async def test_a_run_ends_at_its_target_stays_ended_and_goes_on_with_another_one
     assert learner.num_checkpoints == 1
 
 
-async def test_a_learner_that_is_a_job_set_is_suspended_after_the_actors_and_resumed_with_another_target(
+@pytest.mark.parametrize("kind", SUSPENDABLES)
+async def test_a_learner_of_another_kind_is_suspended_after_the_actors_and_resumed_with_another_target(
+    kind: str,
     make: Callable[..., ServiceContext],
     api: FakeApi,
     services: Services,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("TIDEGATE_LEARNER_KIND", "JobSet")
+    monkeypatch.setenv("TIDEGATE_LEARNER_KIND", kind)
     del api.objects[f"{SETS}/{LEARNER}"]
-    api.job_set(LEARNER)
+    api.suspendable(LEARNER, kind=kind)
     learner = FakeLearner()
     learner.board.set(learner_stats.VERSION_STEP, 10.0)
     context = make("version_step>=10")
 
     def spec() -> dict[str, Any]:
-        return api.objects[f"{JOB_SETS}/{LEARNER}"]["spec"]
+        return api.objects[f"{SUSPENDABLES[kind]}/{LEARNER}"]["spec"]
 
     async with (
         api.serving(),
@@ -190,11 +192,13 @@ async def test_a_learner_that_is_a_job_set_is_suspended_after_the_actors_and_res
     ):
         await until(lambda: spec().get("suspend") is True)
         assert api.replicas(ACTORS) == 0
-        assert spec()["replicatedJobs"] == []
+        assert spec()["other"] == 1
         change_target(context, "version_step>=20")
         await until(lambda: spec()["suspend"] is False)
         await until(lambda: api.replicas(ACTORS) == 3)
-    assert api.patches(f"jobsets/{LEARNER}") == [{"spec": {"suspend": each}} for each in (True, False)]
+    assert api.patches(f"{kind.lower()}s/{LEARNER}") == [
+        {"spec": {"suspend": each}} for each in (True, False)
+    ]
 
 
 def pause_of(context: ServiceContext) -> str:

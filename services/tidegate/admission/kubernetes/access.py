@@ -1,19 +1,22 @@
 """Names of this run's objects in the cluster, from the environment of admission's pod."""
 
 from collections.abc import Mapping
+from typing import Literal, cast, get_args
 
 import msgspec
 
 from tidegate.core.errors import ConfigError
 
 ENABLED = "TIDEGATE_KUBERNETES"
+# What holds the learner's pods.
+LearnerKind = Literal["StatefulSet", "JobSet", "TrainJob"]
 
 
 class Access(msgspec.Struct, frozen=True):
     """Names in the cluster. ``identity`` holds the Lease.
 
     ``run`` is the TrainingRun's name, "" without the CRD. ``ranks_actors``: it may write the deletion cost of its pods.
-    ``learner``: its StatefulSet or JobSet, which ends with the run; "" where admission may not change it.
+    ``learner``: the object of its pods, which ends with the run; "" where admission may not change it.
     ``deployments``: of the actors; the first one is scaled, the others are counted. ``selector``: of the actors' pods.
     """
 
@@ -26,14 +29,14 @@ class Access(msgspec.Struct, frozen=True):
     run: str = ""
     ranks_actors: bool = False
     learner: str = ""
-    learner_is_job_set: bool = False
+    learner_kind: LearnerKind = "StatefulSet"
 
 
 def access_from(environ: Mapping[str, str]) -> Access | None:
     """The names as the chart sets them; None without Kubernetes access.
 
     Raises:
-        ConfigError: access is enabled and a name is missing.
+        ConfigError: access is enabled, and a name is missing or the kind of the learner unknown.
     """
     if environ.get(ENABLED, "") != "1":
         return None
@@ -52,8 +55,18 @@ def access_from(environ: Mapping[str, str]) -> Access | None:
         run=(environ.get("TIDEGATE_TRAINING_RUN") or release) if environ.get("TIDEGATE_CRD") == "1" else "",
         ranks_actors=environ.get("TIDEGATE_RANK_ACTORS", "") == "1",
         learner=environ.get("TIDEGATE_LEARNER", ""),
-        learner_is_job_set=environ.get("TIDEGATE_LEARNER_KIND", "") == "JobSet",
+        learner_kind=_learner_kind(environ),
     )
+
+
+def _learner_kind(environ: Mapping[str, str]) -> LearnerKind:
+    kind = environ.get("TIDEGATE_LEARNER_KIND") or "StatefulSet"
+    if kind not in get_args(LearnerKind):
+        raise ConfigError(
+            f"TIDEGATE_LEARNER_KIND is {kind}, which is none of {', '.join(get_args(LearnerKind))}",
+            fix="install by the chart, which sets it",
+        )
+    return cast("LearnerKind", kind)
 
 
 def _named(environ: Mapping[str, str], name: str) -> str:

@@ -72,17 +72,17 @@ class Scale(msgspec.Struct, frozen=True):
     spec: ScaleSpec = ScaleSpec()
 
 
-class JobSetSpec(msgspec.Struct, frozen=True):
+class SuspendableSpec(msgspec.Struct, frozen=True):
     """Absent while it is not suspended."""
 
     suspend: bool = False
 
 
-class JobSet(msgspec.Struct, frozen=True):
-    """``jobset.x-k8s.io/v1alpha2``."""
+class Suspendable(msgspec.Struct, frozen=True):
+    """A JobSet (``jobset.x-k8s.io/v1alpha2``) or TrainJob (``trainer.kubeflow.org/v1alpha1``)."""
 
     metadata: Meta
-    spec: JobSetSpec = JobSetSpec()
+    spec: SuspendableSpec = SuspendableSpec()
 
 
 class Pod(msgspec.Struct, frozen=True):

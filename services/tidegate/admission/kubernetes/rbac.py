@@ -4,10 +4,17 @@ One namespace, no wildcards, no Secrets, no watches, nothing deleted. The chart 
 bound to a name, and uninstalling the release deletes what is the release's.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from tidegate.admission.kubernetes.access import LearnerKind
 from tidegate.core.scaling import Mode
 from tidegate.runtime.kubernetes_api import RbacRule
+
+_LEARNERS: Mapping[LearnerKind, tuple[str, str]] = {
+    "StatefulSet": ("apps", "statefulsets/scale"),
+    "JobSet": ("jobset.x-k8s.io", "jobsets"),
+    "TrainJob": ("trainer.kubeflow.org", "trainjobs"),
+}
 
 
 def rules(
@@ -18,14 +25,14 @@ def rules(
     lease: str,
     run: str = "",
     learner: str = "",
-    learner_is_job_set: bool = False,
+    learner_kind: LearnerKind = "StatefulSet",
 ) -> list[RbacRule]:
     """The rules of one installation.
 
     Pods may be listed only where admission ranks them or counts those that drain. A Role cannot limit a list to some
     labels: admission sends its selector with each (``access.Access.selector``), and a server does not enforce it.
-    ``run``: the TrainingRun's name, "" without the CRD. ``learner``: its StatefulSet or JobSet, "" where the run
-    does not end by itself. A JobSet has no subresource that only suspends it.
+    ``run``: the TrainingRun's name, "" without the CRD. ``learner``: the object of its pods, "" where the run
+    does not end by itself. A JobSet or TrainJob has no subresource that only suspends it.
     """
     named = tuple(deployments)
     asked = [
@@ -38,10 +45,9 @@ def rules(
         asked.append(RbacRule(("",), ("pods",), ("patch",)))
     if mode == "controller" or learner:
         asked.append(RbacRule(("apps",), ("deployments/scale",), ("patch",), named))
-    if learner and learner_is_job_set:
-        asked.append(RbacRule(("jobset.x-k8s.io",), ("jobsets",), ("get", "patch"), (learner,)))
-    elif learner:
-        asked.append(RbacRule(("apps",), ("statefulsets/scale",), ("get", "patch"), (learner,)))
+    if learner:
+        group, resource = _LEARNERS[learner_kind]
+        asked.append(RbacRule((group,), (resource,), ("get", "patch"), (learner,)))
     if mode == "controller":
         asked += [
             RbacRule(("autoscaling",), ("horizontalpodautoscalers",), ("list",)),
