@@ -63,7 +63,7 @@ def track(
         try:
             sent += follower.send_new(now_s=time.time(), over=over)
             if over:
-                opened.close(ended=True)
+                opened.close(follower.ending())
                 break
             pauses_s, pause_s = backoff.pauses_s(), period_s
         except opened.errors as error:

@@ -15,10 +15,10 @@ from tidegate.cli.receipt import read_receipt
 from tidegate.cli.report.samples_section import shown_versions
 from tidegate.cli.samples import numbers
 from tidegate.cli.step_tail import StepTail, curves_of
-from tidegate.cli.track.port import Tracker
+from tidegate.cli.track.port import Ending, Tracker
 from tidegate.cli.up.summary import SUMMARY_JSON, read_summary
 from tidegate.cli.version_samples import read_samples_of, shortened
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import CorruptionError, TidegateError
 from tidegate.core.ids import LineageName, PolicyVersion, parse_version
 from tidegate.core.json_text import NOT_JSON
 from tidegate.core.slo import Condition
@@ -31,6 +31,8 @@ from tidegate.runtime.files import replace_file
 SAMPLES_PERIOD_S = 60.0
 # Versions that wait for their samples; of these a few are shown.
 PENDING_MAX = 10_000
+# Of `ended_by` in the summary; every other one is a run that finished.
+ENDINGS: Mapping[str, Ending] = {"failed": "failed", "interrupted": "killed"}
 # As a curve, so that a tracker can mark it.
 CONDITION_LEVELS: dict[Condition, float] = {"ok": 0.0, "burning": 1.0, "breached": 2.0}
 
@@ -67,6 +69,7 @@ class TrackedRun:
         self._updates: deque[dict[str, Any]] = deque()
         self._run_id = read_record(folder).run_id
         self._has_samples = read_plan(folder)[1].file.workload.kind == "text"
+        self._updated_at_s = 0.0
         self._pending: deque[PolicyVersion] = deque(maxlen=PENDING_MAX)
         self._samples_at_s = float("-inf")
         self._cursor = self._read_cursor()
@@ -107,6 +110,17 @@ class TrackedRun:
             replace_file(self._cursor_file, msgspec.json.encode(self._cursor))
         return sent
 
+    def ending(self) -> Ending:
+        """How a run that is over ended. One that trained after its newest summary was killed before it wrote one."""
+        with suppress(CorruptionError):
+            summary = read_summary(self._folder)
+            if summary is not None and self._updated_at_s <= self._summary_at_s():
+                return ENDINGS.get(summary.get("ended_by", ""), "finished")
+        return "killed"
+
+    def _summary_at_s(self) -> float:
+        return (self._folder / SUMMARY_JSON).stat().st_mtime
+
     def _send_start(self) -> None:
         if self._cursor.started:
             return
@@ -119,6 +133,7 @@ class TrackedRun:
         self._updates += self._tail.new()[1]
         while self._updates:
             update = self._updates[0]
+            self._updated_at_s = max(self._updated_at_s, update["at_s"])
             # The log comes from its beginning after a rotation and at a new start.
             order = max((0, update["step"]), version_order(f"{update['lineage']}@{update['step']}"))
             if order > (self._cursor.lineage_number, self._cursor.last_step):
@@ -188,7 +203,7 @@ class TrackedRun:
         summary = read_summary(self._folder)
         if summary is None:
             return
-        written_at_s = (self._folder / SUMMARY_JSON).stat().st_mtime
+        written_at_s = self._summary_at_s()
         if written_at_s <= self._cursor.ended_at_s:
             return
         step = self._cursor.last_step

@@ -12,6 +12,7 @@ import msgspec
 
 from tidegate.cli.track.flat import flat_settings
 from tidegate.cli.track.place import PROJECT, TrackedPlace
+from tidegate.cli.track.port import Ending
 from tidegate.core.errors import ConfigError
 
 # MLflow's own limits of one call and of one value.
@@ -121,10 +122,10 @@ class MLflow:
             run, msgspec.json.encode(list(rows)).decode(), f"{allowed_name(name)}/step-{step}.json"
         )
 
-    def close(self, *, ended: bool) -> None:
-        """Mark a run that is over as finished."""
-        if ended and self._run:
-            self._client.set_terminated(self._run)
+    def close(self, ending: Ending) -> None:
+        """Set the status of the run: FINISHED, FAILED or KILLED."""
+        client, run = self._opened()  # also where nothing was left to send
+        client.set_terminated(run, status=ending.upper())
 
 
 def allowed_name(name: str) -> str:

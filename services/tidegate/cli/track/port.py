@@ -1,7 +1,10 @@
 """What an experiment tracker has to offer."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
+
+# How a run ended: by its target or time limit; because it could not go on; interrupted, or killed outright.
+Ending = Literal["finished", "failed", "killed"]
 
 
 class Tracker(Protocol):
@@ -29,6 +32,6 @@ class Tracker(Protocol):
         """Rows with the same columns, such as the samples of a version."""
         ...
 
-    def close(self, *, ended: bool) -> None:
-        """Write what is left. ``ended``: the run is over, else it may be tracked again."""
+    def close(self, ending: Ending) -> None:
+        """Write what is left of a run that is over, and how it ended; it may be resumed, and is then tracked again."""
         ...

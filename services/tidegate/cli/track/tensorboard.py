@@ -8,6 +8,7 @@ import yaml
 
 from tidegate.cli.track.flat import rows_as_text
 from tidegate.cli.track.place import TrackedPlace
+from tidegate.cli.track.port import Ending
 from tidegate.core.errors import ConfigError
 
 # Of files: a crash loses the numbers since.
@@ -66,7 +67,7 @@ class TensorBoard:
         """A text of each step."""
         self.text(name, rows_as_text(rows), step=step, at_s=at_s)
 
-    def close(self, *, ended: bool) -> None:
+    def close(self, ending: Ending) -> None:
         """Flush and close the file."""
         self._writer.close()
 

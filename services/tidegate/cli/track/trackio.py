@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tidegate.cli.track.place import PROJECT, TrackedPlace
+from tidegate.cli.track.port import Ending
 from tidegate.core.errors import ConfigError
 
 
@@ -65,7 +66,7 @@ class Trackio:
             step=step,
         )
 
-    def close(self, *, ended: bool) -> None:
+    def close(self, ending: Ending) -> None:
         """Write what is left."""
         if self._run is not None:
             self._run.finish()

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from tidegate.cli.track.place import PROJECT, TrackedPlace
+from tidegate.cli.track.port import Ending
 from tidegate.core.errors import ConfigError
 
 
@@ -74,9 +75,9 @@ class WandB:
         table = self._wandb.Table(columns=columns, data=data)
         self._opened().log({name: table, "step": step, "_timestamp": at_s})
 
-    def close(self, *, ended: bool) -> None:
-        """Write or send what is left; a run that goes on is only left."""
+    def close(self, ending: Ending) -> None:
+        """Write or send what is left; W&B shows a run with an exit code as failed."""
         if self._run is not None:
-            self._run.finish()
+            self._run.finish(exit_code=0 if ending == "finished" else 1)
             self._run = None
             self._wandb.teardown()

@@ -23,6 +23,7 @@ from tidegate.cli.receipt import read_receipt
 from tidegate.cli.step_tail import curves_of
 from tidegate.cli.track.follow import TrackedRun, finite
 from tidegate.cli.track.mlflow import allowed_name
+from tidegate.cli.track.port import Ending
 from tidegate.cli.up.history import read_steps
 from tidegate.launch.run_folder import read_record
 
@@ -37,7 +38,15 @@ def needs(package: str) -> pytest.MarkDecorator:
 def ended_run(folder: Path) -> Path:
     """A language model's run with samples, which has ended."""
     write_completions(folder, [("1+1=", "2", 1.0), ("1+1=", "3", 0.0), ("1+1=", "4", 0.5)])
-    (folder / "summary.json").write_bytes(b'{"ended_by": "target"}')
+    return end_run(folder, by="target")
+
+
+def end_run(folder: Path, *, by: str) -> Path:
+    """Write a summary after the last update."""
+    summary = folder / "summary.json"
+    summary.write_bytes(msgspec.json.encode({"ended_by": by}))
+    ended_at_s = max(update["at_s"] for update in read_steps(folder)) + 1.0
+    os.utime(summary, (ended_at_s, ended_at_s))
     return folder
 
 
@@ -82,6 +91,9 @@ def test_mlflow_reads_back_curves_settings_samples_and_receipt(tmp_path: Path) -
     ]
     assert json.loads((place / "receipt.txt").read_text()) == receipt_as_json(folder)
     assert json.loads((place / "summary.txt").read_text()) == {"ended_by": "target"}
+    end_run(folder, by="failed")
+    track(folder, "mlflow", to)
+    assert client.get_run(found.info.run_id).info.status == "FAILED"
 
 
 @of_packages
@@ -210,7 +222,7 @@ class Unreliable:
     def table(self, name: str, rows: Sequence[Mapping[str, Any]], *, step: int, at_s: float) -> None:
         self._fail_sometimes()
 
-    def close(self, *, ended: bool) -> None:
+    def close(self, ending: Ending) -> None:
         self._fail_sometimes()
 
 
@@ -224,6 +236,30 @@ def test_update_that_the_tracker_refused_comes_again_and_none_comes_twice(tmp_pa
         except ConnectionError:
             continue
     assert tracker.taken == [(update["step"], update["loss"]) for update in read_steps(tmp_path)]
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "ending"),
+    [("target", "finished"), ("time", "finished"), ("interrupted", "killed"), ("failed", "failed")],
+)
+def test_tracker_is_told_how_the_run_ended(tmp_path: Path, ended_by: str, ending: Ending) -> None:
+    write_accounting(tmp_path)
+    end_run(tmp_path, by=ended_by)
+    assert follow_to_the_end(tmp_path).ending() == ending
+
+
+def test_run_that_was_killed_after_an_earlier_end_is_told_as_killed(tmp_path: Path) -> None:
+    write_accounting(tmp_path)
+    assert follow_to_the_end(tmp_path).ending() == "killed", "no summary"
+    end_run(tmp_path, by="target")
+    os.utime(tmp_path / "summary.json", (1.0, 1.0))
+    assert follow_to_the_end(tmp_path).ending() == "killed", "the summary of an earlier start"
+
+
+def follow_to_the_end(folder: Path) -> TrackedRun:
+    follower = TrackedRun(folder, Recording(), folder / "position.json")
+    follower.send_new(now_s=0.0, over=True)
+    return follower
 
 
 class Recording(Unreliable):
