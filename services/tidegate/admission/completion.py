@@ -109,7 +109,8 @@ class RunCompletion:
             self._context.log.warning("last_checkpoint_failed", error=str(error))
             return
         if self.state.target:  # and was not changed meanwhile
-            self.keep(msgspec.structs.replace(self.state, checkpointed=True))
+            at_s = self._context.clock.now_s()
+            self.keep(msgspec.structs.replace(self.state, checkpointed=True, checkpointed_at_s=at_s))
 
 
 def target_values(seen: Observations, *, now_s: float) -> dict[str, float]:

@@ -1,9 +1,9 @@
 """How a run in a cluster ends: its target holds, the loop runs empty, the learner writes a checkpoint, pods go.
 
 Source: issue 18. On one machine `tidegate up` ends the run. In a cluster admission does, in stages that it keeps
-across restarts: it admits nothing more; once the loop is empty it asks for a checkpoint; then actors and learner are
-scaled to 0. A target that is changed or removed afterwards ends the completion: what was scaled to 0 gets its number
-back.
+across restarts: it admits nothing more; once the loop is empty it asks for a checkpoint; then actors are scaled to 0,
+and the learner once the last backup, which asks it for its files, is made. A target that is changed or removed
+afterwards ends the completion: what was scaled to 0 gets its number back.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,6 +17,8 @@ COMPLETE = "the run is complete"
 QUIET_S = 10.0
 # A rollout or an update that takes longer than this does not delay the end: its work is lost, and no other.
 FINISH_S_MAX = 1800.0
+# How long the learner stays for the last backup.
+BACKUP_S_MAX = 300.0
 
 
 class RunEnd(msgspec.Struct, frozen=True):
@@ -24,7 +26,7 @@ class RunEnd(msgspec.Struct, frozen=True):
 
     ``target``: as the run file has it, once it held; empty while the run works. ``quiet_since_s``: since when the loop
     has been empty, as far as it is known; ``step``: of the newest version by then. ``checkpointed``: the learner wrote
-    its last checkpoint. ``replicas``: of what was scaled to 0, by name, to be restored.
+    its last checkpoint, at ``checkpointed_at_s``. ``replicas``: of what was scaled to 0, by name, to be restored.
     """
 
     target: str = ""
@@ -32,6 +34,7 @@ class RunEnd(msgspec.Struct, frozen=True):
     quiet_since_s: float = 0.0
     step: float = -1.0
     checkpointed: bool = False
+    checkpointed_at_s: float = 0.0
     replicas: dict[str, int] = {}
 
     def reason(self) -> str:
@@ -88,14 +91,21 @@ def is_empty(completion: RunEnd, *, now_s: float) -> bool:
     return now_s - completion.quiet_since_s >= QUIET_S or now_s - completion.reached_at_s >= FINISH_S_MAX
 
 
-def wanted_replicas(completion: RunEnd, found: Mapping[str, int], *, last: Sequence[str]) -> dict[str, int]:
-    """What to scale now, by name: all but ``last`` to 0 and then those, or back to what they had.
+def waits_for_backup(completion: RunEnd, *, is_due: bool, now_s: float) -> bool:
+    """Whether the learner stays for the last backup, which ``is_due``."""
+    return is_due and 0.0 <= now_s - completion.checkpointed_at_s < BACKUP_S_MAX
+
+
+def wanted_replicas(
+    completion: RunEnd, found: Mapping[str, int], *, last: Sequence[str], keeps_last: bool = False
+) -> dict[str, int]:
+    """What to scale now, by name: all but ``last`` to 0 and then those unless it ``keeps_last``, or to what they had.
 
     ``found``: the numbers that are wanted at the moment. A number that was set since is not replaced by an old one.
     """
     if completion.checkpointed:
         first = {name: 0 for name, count in found.items() if count and name not in last}
-        return first or {name: 0 for name, count in found.items() if count}
+        return first if first or keeps_last else {name: 0 for name, count in found.items() if count}
     if completion.target:
         return {}
     return {name: count for name, count in completion.replicas.items() if found.get(name) == 0}

@@ -35,7 +35,7 @@ class BackupState(msgspec.Struct, frozen=True):
 
     ``made_at_s``: the moment whose state the newest backup holds, and ``duration_s`` how long it took to make.
     ``every_s``: from one to the next, 0 if none is due; ``begun_at_s``: since when. ``failures``: tries of this folder
-    that failed, by cause.
+    that failed, by cause. ``is_last``: the run is complete, and its last backup not made yet.
     """
 
     place: str
@@ -49,6 +49,7 @@ class BackupState(msgspec.Struct, frozen=True):
     every_s: float = 0.0
     begun_at_s: float = 0.0
     failures: dict[str, int] = {}
+    is_last: bool = False
 
 
 def write_state(folder: Path, state: BackupState) -> None:
@@ -70,14 +71,23 @@ def expect_backups(folder: Path, *, place: str, every_s: float, now_s: float) ->
     before = read_state(folder)
     known = before if before is not None and before.place == place else BackupState(place=place)
     failures = before.failures if before is not None else {}
-    write_state(folder, msgspec.structs.replace(known, every_s=every_s, begun_at_s=now_s, failures=failures))
+    state = msgspec.structs.replace(
+        known, every_s=every_s, begun_at_s=now_s, failures=failures, is_last=False
+    )
+    write_state(folder, state)
 
 
-def expect_no_backups(folder: Path) -> None:
-    """Note that none is due any more; what was made stays known."""
+def expect_no_backups(folder: Path, *, but_one: bool = False) -> None:
+    """Note that none is due any more, or ``but_one``, the last; what was made stays known."""
     before = read_state(folder)
-    if before is not None and before.every_s:
-        write_state(folder, msgspec.structs.replace(before, every_s=0.0))
+    if before is not None and (before.every_s or before.is_last != but_one):
+        write_state(folder, msgspec.structs.replace(before, every_s=0.0, is_last=but_one))
+
+
+def is_expected(folder: Path) -> bool:
+    """Whether a process that makes backups has another to make."""
+    state = read_state(folder)
+    return state is not None and (state.every_s > 0.0 or state.is_last)
 
 
 def with_failure(state: BackupState, error: TidegateError | OSError) -> BackupState:

@@ -1,5 +1,6 @@
 """A run in a cluster ends at its target: admission pauses, the learner writes a checkpoint, and pods go (issue 18)."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -22,6 +23,7 @@ from tidegate.catalogue import admission as statistics
 from tidegate.catalogue import learner as learner_stats
 from tidegate.core import completion
 from tidegate.core.ids import LineageName, PolicyVersion
+from tidegate.runtime.backup_state import expect_backups, expect_no_backups
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.drain import Drain
@@ -164,6 +166,28 @@ async def test_a_run_ends_at_its_target_stays_ended_and_goes_on_with_another_one
             await until(lambda: pause_of(restarted) == "")
             assert (await report(restarted)).reached == ""
     assert learner.num_checkpoints == 1
+
+
+async def test_the_learner_stays_until_the_last_backup_is_made(
+    make: Callable[..., ServiceContext], api: FakeApi, services: Services
+) -> None:
+    learner = FakeLearner()
+    learner.board.set(learner_stats.VERSION_STEP, 10.0)
+    context = make("version_step>=10")
+    folder = Path(context.settings.data_dir)
+    expect_backups(folder, place="s3://bucket/run", every_s=600.0, now_s=context.clock.now_s())
+    async with (
+        api.serving(),
+        learner.serving(context.settings.addresses["learner"][0]),
+        running(build, CONFIG, context),
+        services.reporting(context),
+    ):
+        await until(lambda: api.replicas(ACTORS) == 0)
+        expect_no_backups(folder, but_one=True)
+        await asyncio.sleep(5 * CONFIG.kubernetes.sync_s)
+        assert api.replicas(LEARNER, kind=SETS) == 1
+        expect_no_backups(folder)
+        await until(lambda: api.replicas(LEARNER, kind=SETS) == 0)
 
 
 @pytest.mark.parametrize("kind", SUSPENDABLES)

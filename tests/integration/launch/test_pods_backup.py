@@ -31,7 +31,7 @@ from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.learner.checkpoint import checkpoints_in
 from tidegate.learner.snapshot import learner_moment
-from tidegate.runtime.backup_state import read_state
+from tidegate.runtime.backup_state import is_expected, read_state
 from tidegate.runtime.companion_settings import BackupConfig
 from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.snapshots import servicer
@@ -313,9 +313,14 @@ async def test_process_of_a_pod_outlives_failures_and_makes_a_last_backup_of_a_c
         assert (state_of(running.folder).every_s, state_of(running.folder).problem) == (3600.0, "")
         (running.folder / "admission").mkdir(exist_ok=True)
         end = RunEnd(target="version_step>=3", checkpointed=True)
+        await running.servers["learner"].stop(grace_s=0.0)
         (running.folder / "admission" / COMPLETION_FILE).write_bytes(msgspec.json.encode(end))
-        await until(lambda: state_of(running.folder).number == 2)
+        await until(lambda: "learner" in state_of(running.folder).problem)
         assert state_of(running.folder).every_s == 0.0
+        assert is_expected(running.folder), "admission keeps the learner for it"
+        await running.start("learner")
+        await until(lambda: state_of(running.folder).number == 2)
+        await until(lambda: not is_expected(running.folder))
 
 
 async def test_second_writer_stops_the_backups_and_not_the_pod(

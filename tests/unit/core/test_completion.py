@@ -3,12 +3,14 @@
 import msgspec
 
 from tidegate.core.completion import (
+    BACKUP_S_MAX,
     FINISH_S_MAX,
     QUIET_S,
     LoopState,
     RunEnd,
     advance,
     is_empty,
+    waits_for_backup,
     wanted_replicas,
 )
 from tidegate.core.pauses import explanation, way_out
@@ -71,6 +73,18 @@ def test_actors_end_before_the_learner_and_nothing_ends_before_the_checkpoint() 
     assert wanted_replicas(DONE, found, last=["t-learner"]) == {"t-actor": 0}
     assert wanted_replicas(DONE, found | {"t-actor": 0}, last=["t-learner"]) == {"t-learner": 0}
     assert wanted_replicas(DONE, {"t-actor": 0, "t-learner": 0}, last=["t-learner"]) == {}
+
+
+def test_the_learner_stays_for_the_last_backup_and_not_for_ever() -> None:
+    found = {"t-actor": 3, "t-learner": 1}
+    assert wanted_replicas(DONE, found, last=["t-learner"], keeps_last=True) == {"t-actor": 0}
+    assert wanted_replicas(DONE, found | {"t-actor": 0}, last=["t-learner"], keeps_last=True) == {}
+    at_s = 7200.0
+    done = msgspec.structs.replace(DONE, checkpointed_at_s=at_s)
+    assert waits_for_backup(done, is_due=True, now_s=at_s + BACKUP_S_MAX / 2)
+    assert not waits_for_backup(done, is_due=False, now_s=at_s + 1.0)
+    assert not waits_for_backup(done, is_due=True, now_s=at_s + BACKUP_S_MAX)
+    assert not waits_for_backup(done, is_due=True, now_s=at_s - 3600.0), "a clock that was set back"
 
 
 def test_another_target_restores_what_was_scaled_to_zero_and_no_number_set_since() -> None:

@@ -23,6 +23,7 @@ from tidegate.runtime.backup_state import (
     expect_backups,
     expect_no_backups,
     failure_cause,
+    is_expected,
     periods_without,
     read_state,
     with_failure,
@@ -82,6 +83,24 @@ def test_run_that_asks_for_no_backups_any_more_has_none_due(tmp_path: Path) -> N
     state = read_state(tmp_path)
     assert state is not None
     assert (state.number, periods_without(state, now_s=NOW_S + 1e6)) == (12, 0.0)
+
+
+def test_last_backup_is_expected_until_it_is_made(tmp_path: Path) -> None:
+    assert not is_expected(tmp_path)
+    write_state(tmp_path, MADE)
+    assert is_expected(tmp_path)
+    expect_no_backups(tmp_path, but_one=True)
+    state = read_state(tmp_path)
+    assert state is not None
+    assert is_expected(tmp_path)
+    assert periods_without(state, now_s=NOW_S + 1e6) == 0.0
+    expect_no_backups(tmp_path)
+    assert not is_expected(tmp_path)
+    expect_no_backups(tmp_path, but_one=True)  # it was complete before this process began
+    assert is_expected(tmp_path)
+    expect_backups(tmp_path, place=MADE.place, every_s=60.0, now_s=NOW_S)
+    expect_no_backups(tmp_path)
+    assert not is_expected(tmp_path)
 
 
 def test_backups_of_another_place_are_not_those_of_this_one(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ works again, is counted, and affects nothing else: the loop never ends before th
 """
 
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -32,8 +33,9 @@ from tidegate.admission.scaling import NO_OVERRIDES, ClusterView
 from tidegate.admission.state_file import StateFile
 from tidegate.catalogue import admission as statistics
 from tidegate.catalogue import learner as learner_stats
-from tidegate.core.completion import wanted_replicas
+from tidegate.core.completion import waits_for_backup, wanted_replicas
 from tidegate.core.errors import ConflictError, NotFoundError, TidegateError, UnavailableError
+from tidegate.runtime.backup_state import is_expected
 from tidegate.runtime.kubernetes_api import FIELD_MANAGER, Api
 from tidegate.runtime.service import ServiceContext
 
@@ -323,7 +325,7 @@ class ClusterLoop:
         await self._emit_event("Scaled", f"{target.spec.replicas} to {wanted} actors: {made.reason}")
 
     async def _end_run(self) -> None:
-        """Scale actors and learner to 0 once the run is complete, and back once its target is another one.
+        """Scale actors and then learner to 0 once the run is complete, and back once its target is another one.
 
         What they had is on disk before it is written to the cluster.
         """
@@ -336,7 +338,10 @@ class ClusterLoop:
             return
         found = {each.metadata.name: each.spec.replicas for each in self._deployments}
         found[learner] = num_learners
-        wanted = wanted_replicas(state, found, last=[learner])
+        # The last backup asks the learner for its files.
+        is_due = is_expected(Path(self._context.settings.data_dir))
+        keeps_last = waits_for_backup(state, is_due=is_due, now_s=self._context.clock.now_s())
+        wanted = wanted_replicas(state, found, last=[learner], keeps_last=keeps_last)
         if state.checkpointed and wanted:
             kept = state.replicas | {name: found[name] for name in wanted}
             completion.keep(msgspec.structs.replace(state, replicas=kept))
