@@ -8,6 +8,7 @@ from tidegate.launch.overrides import apply_overrides, parse_yaml
 from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.shipped_runs import is_name, shipped_runs
+from tidegate.models.smollm2 import SMOLLM2
 
 
 def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
@@ -22,7 +23,19 @@ def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
     document = read_document(path, overrides)
     # Written out, so that the services, a resumed run and a fork find the same files.
     document["files_dir"] = str((path.parent / str(document.get("files_dir") or "")).resolve())
+    _find_model(document)
     return parse_plan(document, source=str(_place(path)))
+
+
+def _find_model(document: dict[str, Any]) -> None:
+    """Write out the place of a model beside the run file, as the folder of own files is; else it stays as written."""
+    policy = document.get("policy")
+    path = cast("dict[str, Any]", policy).get("path") if isinstance(policy, dict) else None
+    if not isinstance(path, str) or not path or path == SMOLLM2 or Path(path).expanduser().is_dir():
+        return
+    beside = Path(document["files_dir"]) / path
+    if beside.is_dir():
+        cast("dict[str, Any]", policy)["path"] = str(beside)
 
 
 def read_document(path: Path, overrides: list[str]) -> dict[str, Any]:

