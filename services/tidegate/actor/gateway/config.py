@@ -21,7 +21,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment variable TIDEGATE_GATEWAY_KEY.
     ``workers``: so many run beside each gateway, and the command is a worker: each claims episodes over HTTP, up to
     TIDEGATE_WORKER_EPISODES at once, and is started again when it ends. Its environment holds TIDEGATE_GATEWAY_URL,
-    TIDEGATE_GATEWAY_KEY and TIDEGATE_WORKLOAD. No command: that of the library of ``workload.env``. 0: none.
+    TIDEGATE_GATEWAY_KEY, TIDEGATE_WORKER (its name) and TIDEGATE_WORKLOAD. No command: that of the library of
+    ``workload.env``. 0: none.
     ``pass_env``: environment variables of this process that the program gets besides PATH, HOME, LANG and TMPDIR.
     ``host``, ``port``: where the gateway listens; actors of one machine use ``port`` plus their index, pods ``port``
     itself; 0: any free port, which only a program of ``command`` can find. There is no TLS here: keep it on the

@@ -4,11 +4,12 @@ from tidegate.actor.engines.port import Sample
 from tidegate.actor.gateway.chains import RecordedTurn, chain_to
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.episodes import AgentEpisode
+from tidegate.actor.gateway.groups import EpisodeGroup
 from tidegate.actor.gateway.rewards import Reward
 from tidegate.actor.rollouts.scoring import any_worker
 from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.cut_off import as_judged
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.records import Array
 from tidegate.models.tokenizer import Tokenizer
 from tidegate.runtime.retrying import Backoff, UntilCancelled, retry
@@ -37,6 +38,33 @@ class EpisodeJudge:
         self._config = config
         self._tokenizer = tokenizer
         self._environment = any_worker(context)
+
+    def check_group(self, group: EpisodeGroup, episode: AgentEpisode, *, why: str) -> None:
+        """Refuse an ended member of a group that was claimed whole and cannot be trained whole. ``why``: it ended.
+
+        Raises:
+            UnavailableError: it is no fault of what the policy chose; the task is for another attempt.
+            NoRewardError: nobody scored the group, which is dropped.
+        """
+        stats, task_id = self._context.stats, episode.task.task_id
+        if group.worker_ended:
+            raise UnavailableError(
+                f"The worker that played the group of task {task_id} ended before it scored it",
+                why=group.worker_ended,
+                fix="see the worker's last words; the group is played again",
+            )
+        if not (group.has_calls if group.rewards is None else episode.recorder.num_turns):
+            stats.add(gateway_stats.EPISODES_WITHOUT_CALLS)
+            raise UnavailableError(
+                f"An episode of task {task_id} ended without a call, and its group is scored together",
+                why=why,
+                fix="see the worker's last words; the group is played again",
+            )
+        if group.rewards is None:
+            stats.add(gateway_stats.EPISODES_WITHOUT_REWARD, group.size)
+            raise NoRewardError(
+                "A group of episodes was not scored, and is dropped", why=why, num_steps=group.num_chosen
+            )
 
     async def sample_of(self, episode: AgentEpisode, *, why: str) -> Sample:
         """The sample of an ended episode with at least one turn; ``why``: the reason of its end, for operators.

@@ -1,4 +1,4 @@
-"""The reward that a judge posts for an episode."""
+"""The rewards that a judge posts: of an episode, and of a whole group."""
 
 import math
 from typing import Annotated, Any, cast
@@ -7,10 +7,14 @@ import msgspec
 
 from tidegate.actor.gateway.errors import RefusedCallError
 from tidegate.core.json_text import NOT_JSON
-from tidegate.wire.bounds import MAGNITUDE_MAX, is_summable
+from tidegate.wire.bounds import GROUP_SIZE_MAX, MAGNITUDE_MAX, is_summable
 
 COMPONENTS_MAX = 64
 LOG_CHARS_MAX = 8192
+# Of the reason why an episode has no reward.
+WHY_CHARS_MAX = 500
+# What reading a body that is no reward raises: an integer may have any length.
+_NO_REWARD = (*NOT_JSON, TypeError, OverflowError)
 
 
 class Reward(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,6 +34,16 @@ class Reward(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"the reward and its components must be finite and below {MAGNITUDE_MAX:g}")
 
 
+class NoReward(msgspec.Struct, frozen=True):
+    """In the place of a reward: ``why`` an episode of a group has none."""
+
+    why: str
+
+
+class _GroupRewards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    rewards: Annotated[dict[str, dict[str, Any] | str], msgspec.Meta(max_length=GROUP_SIZE_MAX)]
+
+
 def read_reward(body: bytes) -> Reward:
     """A posted reward.
 
@@ -40,16 +54,39 @@ def read_reward(body: bytes) -> Reward:
         RefusedCallError: it is no reward, or holds more than its bounds.
     """
     try:
-        given = msgspec.json.decode(body, type=dict[str, Any])
-        own = {name: given.pop(name) for name in Reward.__struct_fields__ if name in given}
-        numbers, rest = _apart(given)
-        if numbers:
-            own["components"] = {**numbers, **own.get("components", {})}
-        if rest:
-            own["log"] = "\n".join(filter(None, (own.get("log", ""), msgspec.json.encode(rest).decode())))
-        return msgspec.convert(own, Reward)
-    except (*NOT_JSON, TypeError, OverflowError) as error:  # an integer may have any length
+        return _reward_of(msgspec.json.decode(body, type=dict[str, Any]))
+    except _NO_REWARD as error:
         raise RefusedCallError("The body is no reward", why=str(error), fix='send {"reward": 1.0}') from error
+
+
+def read_group_rewards(body: bytes) -> dict[str, Reward | NoReward]:
+    """The posted rewards of a group by episode id; a text is the reason of an episode that has none.
+
+    Raises:
+        RefusedCallError: one of them is no reward, or holds more than its bounds.
+    """
+    try:
+        posted = msgspec.json.decode(body, type=_GroupRewards).rewards
+        return {
+            name: NoReward(given[:WHY_CHARS_MAX]) if isinstance(given, str) else _reward_of(given)
+            for name, given in posted.items()
+        }
+    except _NO_REWARD as error:
+        raise RefusedCallError(
+            "The body holds no rewards of a group",
+            why=str(error),
+            fix='send {"rewards": {"EPISODE_ID": {"reward": 1.0}, "ANOTHER": "why it has none"}}',
+        ) from error
+
+
+def _reward_of(given: dict[str, Any]) -> Reward:
+    own = {name: given.pop(name) for name in Reward.__struct_fields__ if name in given}
+    numbers, rest = _apart(given)
+    if numbers:
+        own["components"] = {**numbers, **own.get("components", {})}
+    if rest:
+        own["log"] = "\n".join(filter(None, (own.get("log", ""), msgspec.json.encode(rest).decode())))
+    return msgspec.convert(own, Reward)
 
 
 def _apart(fields: dict[str, Any]) -> tuple[dict[str, float], dict[str, Any]]:

@@ -18,8 +18,10 @@ from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Samp
 from tidegate.actor.engines.token_port import TokenEngine
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import HOST_VARIABLE, OPERATOR_KEY_VARIABLE, GatewayConfig
-from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable
+from tidegate.actor.gateway.episode_table import EpisodeTable
+from tidegate.actor.gateway.episodes import AgentEpisode
 from tidegate.actor.gateway.formats import open_format
+from tidegate.actor.gateway.groups import EpisodeGroup
 from tidegate.actor.gateway.judging import EpisodeJudge, NoRewardError
 from tidegate.actor.gateway.programs import arguments_of, environment_of, run_program
 from tidegate.actor.gateway.server import GatewayServer, reward_url, task_of
@@ -43,6 +45,11 @@ IDLE_LOOK_S = 0.25
 # An agent writes its own prompts, each of which is checked when it calls: the task's is a question to the agent, of any
 # length and form. This one has a token in every alphabet.
 SHORT_PROMPT = "1"
+# Of a task without a call.
+_FIX_OF_PROGRAM = "run actor.gateway.command by hand with OPENAI_BASE_URL and OPENAI_API_KEY of any server"
+_FIX_OF_LIBRARY = (
+    "try `tidegate check --play`; an environment that calls a model of its own cannot be trained"
+)
 
 
 class AgentRunner:
@@ -81,7 +88,9 @@ class AgentRunner:
             # Its own workers need a key; no other process gets this one.
             self._operator_key = self._operator_key or secrets.token_urlsafe(32)
             given = {"TIDEGATE_WORKLOAD": _json(_workload_of(context.settings, envs=self._envs))}
-            self._workers = AgentWorkers(config, context.clock, context.stats, context.log, given=given)
+            self._workers = AgentWorkers(
+                config, context.clock, context.stats, context.log, given=given, ended=self._worker_ended
+            )
         self._judge = EpisodeJudge(context, config, engine.tokenizer)
         caller = Caller(engine, open_format(engine.tokenizer, style=config.tool_calls), config, context.clock)
         self.server = GatewayServer(
@@ -169,9 +178,10 @@ class AgentRunner:
         """The result of a task; None when it was stopped."""
         clock = self._context.clock
         started_at_s = clock.now_s()
+        group = EpisodeGroup(size=task.num_samples)
         try:
             samples = await self._together(
-                [self._sample(task, sample_index=index) for index in range(task.num_samples)]
+                [self._sample(task, group, sample_index=index) for index in range(task.num_samples)]
             )
         except NoRewardError as error:
             return DroppedTask(
@@ -198,10 +208,11 @@ class AgentRunner:
 
     # -- episodes --------------------------------------------------------------------------------------------------
 
-    async def _sample(self, task: Task, *, sample_index: int) -> Sample:
-        """Play and score one episode.
+    async def _sample(self, task: Task, group: EpisodeGroup, *, sample_index: int) -> Sample:
+        """Play and score one episode of a group.
 
-        An episode without a call is restarted; one with calls never is, because the policy has already chosen.
+        An episode without a call is restarted; one with calls never is, because the policy has already chosen. One that
+        was claimed with all others of its group is not restarted by itself: its verdict is also that of the others.
 
         Raises:
             NoRewardError: the episode has no reward, and the run file drops such episodes.
@@ -213,9 +224,11 @@ class AgentRunner:
             async with self._places:
                 episode = self._table.open(task, sample_index=sample_index, attempt=attempt)
                 try:
-                    why = await self._hold(episode)
+                    why = await self._hold(episode, group)
                 finally:
                     self._table.close(episode)
+            if group.is_claimed:
+                self._judge.check_group(group, episode, why=why)
             if episode.recorder.num_turns:
                 self._context.stats.add(gateway_stats.EPISODES)
                 return await self._judge.sample_of(episode, why=why)
@@ -223,14 +236,17 @@ class AgentRunner:
         raise UnavailableError(
             f"No agent called in {self._config.attempts} episodes of task {task.task_id}",
             why=why,
-            fix="run actor.gateway.command by hand with OPENAI_BASE_URL and OPENAI_API_KEY of any server",
+            fix=_FIX_OF_LIBRARY if self._config.has_library_worker else _FIX_OF_PROGRAM,
         )
 
-    async def _hold(self, episode: AgentEpisode) -> str:
+    def _worker_ended(self, worker: str, why: str) -> None:
+        self._table.worker_ended(worker, why=why)
+
+    async def _hold(self, episode: AgentEpisode, group: EpisodeGroup) -> str:
         """Let an agent play its episode to the end; returns the reason of the end, for operators."""
         if self._config.command and not self._config.workers:
             return await self._hold_program(episode)
-        return await self._hold_visitor(episode)
+        return await self._hold_visitor(episode, group)
 
     async def _hold_program(self, episode: AgentEpisode) -> str:
         config = self._config
@@ -258,21 +274,40 @@ class AgentRunner:
             self._context.stats.add(gateway_stats.PROGRAMS_FAILED)
         return str(end)
 
-    async def _hold_visitor(self, episode: AgentEpisode) -> str:
+    async def _hold_visitor(self, episode: AgentEpisode, group: EpisodeGroup) -> str:
         config, clock = self._config, self._context.clock
-        self._table.offer(episode)
-        if not await is_set_within(episode.claimed, timeout_s=config.claim_deadline_s):
-            raise UnavailableError(
-                f"No agent came for an episode within {config.claim_deadline_s:g} s",
-                fix="start agents that ask POST /tidegate/episodes, or more of them",
-            )
+        self._table.offer(episode, group)
+        await self._wait_for_claim(episode, group)
         deadline_s = clock.monotonic_s() + config.episode_deadline_s
         while clock.monotonic_s() < deadline_s:
             if await is_set_within(episode.ended, timeout_s=IDLE_LOOK_S):
-                return "its agent ended it"
-            if not episode.num_in_flight and clock.monotonic_s() - episode.used_at_s > config.idle_s:
+                because = episode.ended_because
+                return f"its agent ended it: {because}" if because else "its agent ended it"
+            used = group if group.is_claimed else episode
+            if not used.num_in_flight and clock.monotonic_s() - used.used_at_s > config.idle_s:
                 return f"its agent was idle for {config.idle_s:g} s"
         return f"its deadline of {config.episode_deadline_s:g} s passed"
+
+    async def _wait_for_claim(self, episode: AgentEpisode, group: EpisodeGroup) -> None:
+        """Until an agent claims an episode, or its whole group, all of which may have to wait for places first.
+
+        Raises:
+            UnavailableError: none came in time.
+        """
+        config, clock = self._config, self._context.clock
+        # Places are held by episodes that end by then.
+        last_s = clock.monotonic_s() + config.claim_deadline_s + config.episode_deadline_s
+        while True:
+            is_offered = group.num_offered >= min(group.size, config.episodes_max)
+            until_s = min(last_s, group.offered_at_s + config.claim_deadline_s) if is_offered else last_s
+            left_s = until_s - clock.monotonic_s()
+            if await is_set_within(episode.claimed, timeout_s=min(max(left_s, 0.0), IDLE_LOOK_S)):
+                return
+            if left_s <= 0.0:
+                raise UnavailableError(
+                    f"No agent came for an episode within {config.claim_deadline_s:g} s",
+                    fix="start agents that ask POST /tidegate/episodes, or more of them",
+                )
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 
@@ -284,8 +319,9 @@ class AgentRunner:
         """
 
         def play() -> Awaitable[list[Sample] | None]:
+            # Each by itself: the samples of a group are of one problem.
             episodes = [
-                self._sample(asked(task, problem), sample_index=index)
+                self._sample(asked(task, problem), EpisodeGroup(size=1), sample_index=index)
                 for index, problem in enumerate(problems)
             ]
             return run_until(self._stopping.wait(), self._together(episodes))

@@ -14,7 +14,8 @@ from aiohttp import web
 
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable
+from tidegate.actor.gateway.episode_table import EpisodeTable
+from tidegate.actor.gateway.episodes import AgentEpisode
 from tidegate.actor.gateway.errors import (
     KeyRefusedError,
     RefusedCallError,
@@ -23,6 +24,7 @@ from tidegate.actor.gateway.errors import (
     error_headers,
     http_status,
 )
+from tidegate.actor.gateway.groups import EpisodeGroup
 from tidegate.actor.gateway.requests import (
     CallOptions,
     ChatRequest,
@@ -49,7 +51,7 @@ from tidegate.actor.gateway.responses_api import (
     output_items,
     response_answer,
 )
-from tidegate.actor.gateway.rewards import read_reward
+from tidegate.actor.gateway.rewards import WHY_CHARS_MAX, read_group_rewards, read_reward
 from tidegate.actor.gateway.streams import send_chat, send_text
 from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import (
@@ -117,6 +119,8 @@ class GatewayServer:
         app.router.add_post("/tidegate/episodes", self._claim)
         app.router.add_post("/tidegate/episodes/{episode_id}/reward", self._reward)
         app.router.add_delete("/tidegate/episodes/{episode_id}", self._end)
+        app.router.add_post("/tidegate/groups/{group_id}/rewards", self._group_rewards)
+        app.router.add_delete("/tidegate/groups/{group_id}", self._end_group)
         # A caller that disconnects frees its slot of the engine immediately.
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S
@@ -244,20 +248,30 @@ class GatewayServer:
                 "Episodes are given to the operator's agents",
                 fix="send the key that the actor has in TIDEGATE_GATEWAY_KEY",
             )
-        episode = await self._table.claim(wait_s=self._claim_wait_s(http))
-        base = self._base(http)
-        return web.json_response(
-            {
-                "episode_id": episode.episode_id,
-                "base_url": f"{base}/v1",
-                "api_key": episode.api_key,
-                "reward_url": reward_url(base, episode),
-                "reward_key": episode.reward_key,
-                "deadline_s": self._config.episode_deadline_s,
-                "task": task_of(episode),
-                "answer": episode.task.answer,
-            }
-        )
+        base, wait_s = self._base(http), self._claim_wait_s(http)
+        if http.query.get("groups") == "true":
+            return web.json_response(await self._claimed_group(http, base, wait_s=wait_s))
+        episode = await self._table.claim(wait_s=wait_s)
+        reward = {"reward_url": reward_url(base, episode), "reward_key": episode.reward_key}
+        deadline_s = self._config.episode_deadline_s
+        return web.json_response({**claim_of(base, episode), **reward, "deadline_s": deadline_s})
+
+    async def _claimed_group(self, http: web.Request, base: str, *, wait_s: float) -> dict[str, Any]:
+        if self._config.reward != "posted":
+            raise RefusedCallError(
+                "The episodes of this run are not claimed in groups",
+                param="groups",
+                why="actor.gateway.reward is environment, which scores each by itself",
+                fix="claim them one by one, or set it to posted",
+            )
+        group = await self._table.claim_group(worker=http.query.get("worker", ""), wait_s=wait_s)
+        return {
+            "group_id": group.group_id,
+            "rewards_url": f"{base}/tidegate/groups/{group.group_id}/rewards",
+            "reward_key": group.reward_key,
+            "deadline_s": self._config.episode_deadline_s,
+            "episodes": [claim_of(base, episode) for episode in group.members],
+        }
 
     def _base(self, http: web.Request) -> str:
         if not self._own_host:
@@ -292,13 +306,34 @@ class GatewayServer:
             )
         return web.json_response({"episode_id": episode_id, "reward": reward.reward})
 
+    async def _group_rewards(self, http: web.Request) -> web.StreamResponse:
+        """The rewards of a group; posted again they are answered as before."""
+        rewards = read_group_rewards(await http.read())
+        group_id = http.match_info["group_id"]
+        posted = self._table.rewards_of(_bearer(http), group_id=group_id)
+        if posted is None:
+            self._judged_group(http).give_rewards(rewards)
+        elif posted != rewards:
+            raise ConflictError(
+                f"Group {group_id[:64]} has other rewards", fix="post the rewards of a group once"
+            )
+        return web.json_response({"group_id": group_id, "num_episodes": len(rewards)})
+
+    async def _end_group(self, http: web.Request) -> web.StreamResponse:
+        group = self._judged_group(http)
+        group.end(because=_why(http))
+        return web.json_response({"group_id": group.group_id, "ended": True})
+
     async def _end(self, http: web.Request) -> web.StreamResponse:
         episode = self._judged(http)
-        episode.end()
+        episode.end(because=_why(http))
         return web.json_response({"episode_id": episode.episode_id, "ended": True})
 
     def _judged(self, http: web.Request) -> AgentEpisode:
         return self._table.by_reward_key(_bearer(http), episode_id=http.match_info["episode_id"])
+
+    def _judged_group(self, http: web.Request) -> EpisodeGroup:
+        return self._table.by_group_key(_bearer(http), group_id=http.match_info["group_id"])
 
     # -- errors ----------------------------------------------------------------------------------------------------
 
@@ -335,6 +370,17 @@ def task_of(episode: AgentEpisode) -> dict[str, Any]:
     }
 
 
+def claim_of(base: str, episode: AgentEpisode) -> dict[str, Any]:
+    """An episode as a worker gets it, without a key for its reward."""
+    return {
+        "episode_id": episode.episode_id,
+        "base_url": f"{base}/v1",
+        "api_key": episode.api_key,
+        "task": task_of(episode),
+        "answer": episode.task.answer,
+    }
+
+
 def reward_url(base: str, episode: AgentEpisode) -> str:
     """The URL for an episode's reward."""
     return f"{base}/tidegate/episodes/{episode.episode_id}/reward"
@@ -342,3 +388,8 @@ def reward_url(base: str, episode: AgentEpisode) -> str:
 
 def _bearer(http: web.Request) -> str:
     return bearer_token(http.headers.get("Authorization", "")) or ""
+
+
+def _why(http: web.Request) -> str:
+    """Why an agent ends its episode or its group without a reward, where its query says so."""
+    return http.query.get("why", "")[:WHY_CHARS_MAX]

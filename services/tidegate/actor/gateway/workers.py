@@ -7,7 +7,8 @@ reason everybody sees. All of them end with the actor.
 
 import asyncio
 import os
-from collections.abc import Mapping
+import secrets
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import structlog
@@ -22,6 +23,8 @@ from tidegate.runtime.stats_board import StatsBoard
 
 # Of this package: plays environments of `verifiers`, for a run file that names one and no program.
 LIBRARY_WORKER = ("python", "-m", "tidegate.environment.libraries.verifiers_worker")
+# The name of a worker's process, which its claims of groups may give.
+WORKER_VARIABLE = "TIDEGATE_WORKER"
 BACKOFF = Backoff(start_s=1.0, max_s=60.0)
 # One that lived this long did not fail at its start.
 LIVED_S = 60.0
@@ -40,13 +43,18 @@ class AgentWorkers:
         log: "structlog.stdlib.BoundLogger",
         *,
         given: Mapping[str, str],
+        ended: Callable[[str, str], None],
     ) -> None:
-        """``given``: variables of the workers besides the gateway's own."""
+        """``given``: variables of the workers besides the gateway's own.
+
+        ``ended``: called with the name of each process that ended, which its environment has, and why.
+        """
         self._config = config
         self._clock = clock
         self._stats = stats
         self._log = log
         self._given = dict(given)
+        self._ended = ended
 
     async def run(self, *, url: str, key: str, stopping: asyncio.Event) -> None:
         """Keep ``config.workers`` of them until ``stopping``, and end them then. ``key``: claims episodes.
@@ -74,11 +82,12 @@ class AgentWorkers:
         arguments = arguments_of(self._config.command or LIBRARY_WORKER, prompt="")
         while not stopping.is_set():
             began_s = self._clock.monotonic_s()
+            name = f"{number}-{secrets.token_hex(4)}"
             try:
                 end = str(
                     await run_program(
                         arguments,
-                        environment=environment,
+                        environment={**environment, WORKER_VARIABLE: name},
                         ended=stopping,
                         deadline_s=None,
                         kill_grace_s=self._config.kill_grace_s,
@@ -88,6 +97,7 @@ class AgentWorkers:
                 end = str(error)
             if stopping.is_set():
                 return
+            self._ended(name, end)
             self._stats.add(gateway_stats.PROGRAMS_FAILED)
             num_early += 1
             if self._clock.monotonic_s() - began_s > LIVED_S:

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.environment.libraries.verifiers_env import VerifiersEnv
-from tidegate.environment.libraries.verifiers_settings import PlayedVerifiers, VerifiersQuestion
+from tidegate.environment.libraries.verifiers_settings import PlayedVerifiers, Seat, VerifiersQuestion
 from tidegate.environment.libraries.verifiers_task import row_of
 from tidegate.runtime.child_question import answer_question
 from tidegate.runtime.own_code.loading import described, make_importable
@@ -82,9 +82,16 @@ async def _play(env: VerifiersEnv, question: VerifiersQuestion) -> PlayedVerifie
         began_s = time.monotonic()
         async with asyncio.timeout(DEADLINE_S):
             verdict = await env.play(
-                row_of(env, question.prompt_id), base_url=base_url, api_key="stub", model="stub"
+                row_of(env, question.prompt_id), Seat(base_url, api_key="stub"), model="stub"
             )
-        return PlayedVerifiers(verdict, model.num_calls, time.monotonic() - began_s)
+        took_s = time.monotonic() - began_s
+        if not model.num_calls:
+            raise ConfigError(
+                f"An episode of {question.settings.id} made no call of the policy",
+                why="either it ended before, or the environment calls a model of its own",
+                fix="name an environment whose episodes are played by the model that it is given",
+            )
+        return PlayedVerifiers(verdict, model.num_calls, took_s)
     finally:
         await runner.cleanup()
 

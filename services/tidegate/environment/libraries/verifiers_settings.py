@@ -6,6 +6,9 @@ import msgspec
 
 from tidegate.runtime.prompt_sources import VERIFIERS
 
+# The name that environments give the policy.
+MODEL = "policy"
+
 
 class VerifiersSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``id``: as in ``verifiers.load_environment(id, **arguments)``, the module of its package with ``-`` for ``_``."""
@@ -22,6 +25,13 @@ class VerifiersSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 def named_environment(env_id: str, arguments: dict[str, Any]) -> VerifiersSettings:
     """The settings of a ``workload.env`` with its ``env_kwargs``."""
     return VerifiersSettings(id=env_id.removeprefix(VERIFIERS), arguments=arguments)
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """Where an environment finds the policy of one episode: an OpenAI-compatible address, and the key that opens it."""
+
+    base_url: str
+    api_key: str
 
 
 class EpisodeVerdict(msgspec.Struct, frozen=True):

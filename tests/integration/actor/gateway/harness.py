@@ -10,7 +10,8 @@ import openai
 from tests.unit.actor.gateway.fakes import ScriptedEngine, group_task
 from tidegate.actor.gateway.calls import Caller
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable
+from tidegate.actor.gateway.episode_table import EpisodeTable
+from tidegate.actor.gateway.episodes import AgentEpisode
 from tidegate.actor.gateway.formats import open_format
 from tidegate.actor.gateway.server import GatewayServer
 from tidegate.core.records import Task

@@ -1,5 +1,7 @@
 """An actor whose episodes external agents play: a real broker, the torch engine, an environment that scores."""
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from tidegate.actor import main
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.catalogue import actor as statistics
+from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.errors import ConfigError
 from tidegate.core.ids import PromptId
 from tidegate.core.records import Sampler, Task
@@ -131,6 +134,60 @@ async def test_actor_plays_the_environments_beside_those_of_verifiers_itself(
         is_verse = trajectory_id.startswith("task-0")
         assert record.env_id == ("verse" if is_verse else "plus")
         assert ("length" if is_verse else "digits") in record.reward_components
+
+
+async def test_groups_of_a_worker_that_is_killed_while_it_scores_are_played_again_and_come_once(
+    bus: Bus, topology: Topology, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [FAKE, *sys.path])
+    monkeypatch.setenv("PYTHONPATH", FAKE)
+    hold = tmp_path / "hold"
+    hold.touch()
+    workload = msgspec.structs.replace(
+        settings.workload, env="verifiers:my-verses", env_kwargs={"hold": str(hold)}
+    )
+    settings = msgspec.structs.replace(settings, workload=workload, files_dir=str(VERSE.parent))
+    gateway = GatewayConfig(
+        workers=1,
+        pass_env=("PYTHONPATH",),
+        sampling="override",
+        unknown_fields="ignore",
+        claim_deadline_s=120.0,
+        # What ends by the worker's death alone ends soon.
+        idle_s=600.0,
+        episode_deadline_s=600.0,
+    )
+    config = ActorConfig(engine="torch", slots=4, ack_wait_s=1.0, retry_delay_s=0.2, gateway=gateway)
+    asked = [
+        msgspec.structs.replace(
+            question(f"task-{number}"), env_id=workload.env, prompt_id=PromptId("train-7"), prompt="say 7"
+        )
+        for number in range(2)
+    ]
+    await announce_policy(bus, topology, 2, CharLm(SPEC).to_arrays())
+    await give(bus, topology, asked)
+    async with running(main.build, config, make_context("actor", settings, bus=bus)) as context:
+        await until(lambda: bool(pids_in(hold)))
+        [killed] = pids_in(hold)
+        os.kill(killed, signal.SIGKILL)
+        hold.unlink()
+        records = await trajectories(bus, topology, 2)
+        await emptied(bus, topology, "TASKS")
+        await until(lambda: context.stats.value(statistics.TRAJECTORIES) == 4)
+    assert context.stats.value(statistics.TASKS_FAILED) >= 1, "it was refused once"
+    assert context.stats.value(gateway_stats.EPISODES_WITHOUT_REWARD) == 0
+    assert sorted(record.trajectory_id for record in records) == [
+        "task-0.0", "task-0.1", "task-1.0", "task-1.1",
+    ]  # fmt: skip
+    for record in records:
+        validate_trajectory(record, run_id=settings.run)
+        assert record.reward_components["compared"] == 2.0
+
+
+def pids_in(hold: Path) -> list[int]:
+    """The processes that score groups of `my_verses`."""
+    path = Path(f"{hold}.pids")
+    return [int(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 async def test_agents_episodes_are_whole_scored_groups_with_the_policys_own_logprobs(

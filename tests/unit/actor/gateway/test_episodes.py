@@ -5,9 +5,10 @@ import asyncio
 import pytest
 
 from tests.unit.actor.gateway.fakes import group_task
-from tidegate.actor.gateway import episodes as module
+from tidegate.actor.gateway import episode_table as module
 from tidegate.actor.gateway.config import GatewayConfig
-from tidegate.actor.gateway.episodes import AgentEpisode, EpisodeTable
+from tidegate.actor.gateway.episode_table import EpisodeTable
+from tidegate.actor.gateway.episodes import AgentEpisode
 from tidegate.actor.gateway.errors import KeyRefusedError
 from tidegate.actor.gateway.messages import CalledTool, ChatMessage
 from tidegate.actor.gateway.rewards import Reward
