@@ -12,7 +12,7 @@ import msgspec
 from tidegate.core.errors import ConfigError
 from tidegate.environment.libraries.verifiers_env import VerifiersEnv, text_of
 from tidegate.environment.libraries.verifiers_settings import VerifiersSettings
-from tidegate.environment.tasks.port import Problem, Score, Split
+from tidegate.environment.tasks.port import SPLITS, Problem, Score, Split
 from tidegate.environment.tasks.splits import split_of
 
 ROWS_MAX = 1_000_000
@@ -38,8 +38,10 @@ class VerifiersTask:
         own, other = (_problems(self._env, name) for name in ("train", "eval"))
         if own and other:
             return shuffled(own if split == "train" else other, seed=seed)
-        # Without rows to evaluate on, a fifth of the others is held out.
-        return split_of(own or other, split, seed=seed)
+        rows = own or other
+        # Without rows to evaluate on, a fifth of the others is held out; of a few rows that is none, and they are both.
+        halves = {half: split_of(rows, half, seed=seed) for half in SPLITS}
+        return halves[split] if all(halves.values()) else shuffled(rows, seed=seed)
 
     def demonstrations(self, *, seed: int, count: int) -> list[Any]:
         """None: an environment has answers, and no episodes."""
