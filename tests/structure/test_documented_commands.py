@@ -44,7 +44,9 @@ WRITTEN = ("--folder", "--into", "--to", "--dir", "-o")
 IN_THE_REPOSITORY = re.compile(r"(?:runs|helm|k8s|examples|benchmarks|tests|tools)/[\w./-]+")
 HELM_FLAGS = {
     **dict.fromkeys(("-n", "--namespace", "-f", "--values", "--set", "--set-json", "--timeout"), 1),
-    **dict.fromkeys(("--reset-then-reuse-values", "--create-namespace", "--wait", "--force", "--logs"), 0),
+    **dict.fromkeys(
+        ("--reset-then-reuse-values", "--create-namespace", "--install", "--wait", "--force", "--logs"), 0
+    ),
 }
 HELM_WITH_VALUES = ("install", "upgrade", "template")
 HELM_OTHERS = ("test", "uninstall", "rollback", "history", "status")
@@ -75,6 +77,7 @@ def test_commands_of_a_page_are_accepted(page: Path) -> None:
         ("make bench ARGS=nothing", "no bench"),
         ("helm install rl tidegate", "no chart"),
         ("helm install rl helm/tidegate --values-file x", "no flag"),
+        ("helm install operator helm/tidegate-operator --set watch.everything=true", "everything"),
         ("helm upgrade rl helm/tidegate --set run.staleness.max_lagg=4", "max_lagg"),
         ("helm upgrade rl helm/tidegate --set run.staleness.max_lag=four", "four"),
         ("helm install rl helm/tidegate -f helm/tidegate/presets/none.yaml", "no file"),
@@ -231,18 +234,19 @@ def helm_problems(words: Sequence[str], complete: bool) -> Iterator[str]:
     if len(plain) != 2 or not (ROOT / plain[1] / "Chart.yaml").is_file():
         yield f"no chart {plain[1:]}"
         return
-    yield from schema_problems(values_of(flags))
+    chart = ROOT / plain[1]
+    yield from schema_problems(values_of(flags, chart), chart)
 
 
 @functools.cache
-def schema() -> Any:
+def schema(chart: Path) -> Any:
     return jsonschema.Draft202012Validator(
-        json.loads((CHART / "values.schema.json").read_text(encoding="utf-8"))
+        json.loads((chart / "values.schema.json").read_text(encoding="utf-8"))
     )
 
 
-def schema_problems(values: dict[str, Any]) -> list[str]:
-    return [f"{error.json_path}: {error.message[:200]}" for error in schema().iter_errors(values)]
+def schema_problems(values: dict[str, Any], chart: Path = CHART) -> list[str]:
+    return [f"{error.json_path}: {error.message[:200]}" for error in schema(chart).iter_errors(values)]
 
 
 def split_flags(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]:
@@ -259,9 +263,9 @@ def split_flags(words: Sequence[str]) -> tuple[list[tuple[str, str]], list[str]]
     return flags, plain
 
 
-def values_of(flags: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """The chart's values with files and settings, as helm merges them; a reader's own file adds nothing."""
-    values = values_file(CHART / "values.yaml")
+def values_of(flags: Sequence[tuple[str, str]], chart: Path) -> dict[str, Any]:
+    """A chart's values with files and settings, as helm merges them; a reader's own file adds nothing."""
+    values = values_file(chart / "values.yaml")
     for flag, name in flags:
         if flag in ("-f", "--values") and IN_THE_REPOSITORY.fullmatch(name):
             values = merged(values, values_file(ROOT / name))

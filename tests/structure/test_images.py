@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tidegate.operator.config import HelmConfig
+from tools.chart_programs import HELM_4
+
 ROOT = Path(__file__).parents[2]
 CONTAINERFILE = (ROOT / "Containerfile").read_text(encoding="utf-8")
 # The stage `base` is the image `light`.
@@ -96,6 +99,23 @@ def test_every_image_ends_as_the_user_that_may_write_its_data() -> None:
             users += reversed(found[name].all("USER"))
             name = found[name].base
         assert users[0] == "10001:0", stage
+
+
+def test_the_operators_image_has_helm_of_its_lock_and_the_chart() -> None:
+    stage = stages()["operator"]
+    assert stage.base == "base"
+    assert "--from=helm /helm /usr/local/bin/helm" in stage.all("COPY")
+    assert "helm/tidegate /opt/tidegate/chart" in stage.all("COPY")
+    assert HelmConfig().chart == "/opt/tidegate/chart"
+    assert not stage.all("USER"), "that of its base"
+    pinned = {"helm.txt", "dev.txt"}
+    versions = {
+        line.split(" ")[0]
+        for lock in pinned
+        for line in (ROOT / "locks" / lock).read_text(encoding="utf-8").splitlines()
+        if line.startswith(f"{HELM_4}==")
+    }
+    assert len(versions) == 1, "the helm that the chart is tested with"
 
 
 def test_images_of_the_chart_are_stages_and_make_knows_them() -> None:

@@ -30,8 +30,8 @@ def board_calls(source: str) -> list[ast.Call]:
     ]
 
 
-def test_every_service_and_the_supervisor_declare_statistics() -> None:
-    assert set(DECLARED) == {*SERVICES, "supervisor"}
+def test_every_service_the_supervisor_and_the_operator_declare_statistics() -> None:
+    assert set(DECLARED) == {*SERVICES, "supervisor", "operator"}
     assert all(statistics_of(service) for service in DECLARED)
 
 

@@ -13,7 +13,10 @@ PROGRAMS = ("tidegate", "helm", "kubectl", "make")
 # Changelogs tell of commands that were; the second table of the glossary of words that are no longer used.
 PAGES = (
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "k8s/README.md")),
-    *(ROOT / "helm" / "tidegate" / name for name in ("README.md", "UPGRADING.md")),
+    *(
+        ROOT / "helm" / name
+        for name in ("tidegate/README.md", "tidegate/UPGRADING.md", "tidegate-operator/README.md")
+    ),
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 )

@@ -14,6 +14,7 @@ from typing import Any, cast
 from aiohttp import web
 
 from tests.support.broker import free_port
+from tidegate.runtime.kubernetes_api import APPLY_PATCH
 
 Json = dict[str, Any]
 NAMESPACE = "rl"
@@ -54,6 +55,8 @@ class FakeApi:
         self.notes_scalers = True
         self.port = free_port()
         self._version = 0
+        # What each manager applied last, by path and manager.
+        self._applied_by: dict[tuple[str, str], Json] = {}
         # As the chart makes it: without a holder.
         self.put(f"{LEASES}/t-admission-leader", {"metadata": {"name": "t-admission-leader"}})
 
@@ -178,11 +181,25 @@ class FakeApi:
                 return self._changed(path, body, body)
             case "PATCH" if path.endswith("/scale") and path.removesuffix("/scale") in self.objects:
                 return self._scaled(path.removesuffix("/scale"), body, request.query["fieldManager"])
+            case "PATCH" if (
+                request.content_type == APPLY_PATCH and path.removesuffix("/status") in self.objects
+            ):
+                path = path.removesuffix("/status")
+                applied = self._applied(path, body, request.query["fieldManager"])
+                return self._changed(path, {}, applied)
             case "PATCH" if path.removesuffix("/status") in self.objects:
                 path = path.removesuffix("/status")
                 return self._changed(path, body, merged(self.objects[path], body))
             case _:
                 return self._failure(404, f"{path} is not here")
+
+    def _applied(self, path: str, body: Json, manager: str) -> Json:
+        mine: Json = body["status"]
+        status = applied_status(
+            self.objects[path].get("status", {}), self._applied_by.get((path, manager), {}), mine
+        )
+        self._applied_by[path, manager] = mine
+        return {**self.objects[path], "status": status}
 
     def _scaled(self, path: str, body: Json, manager: str) -> web.Response:
         answer = self._changed(path, body, self.objects[path])
@@ -220,6 +237,21 @@ def selected(found: Json, selector: str) -> bool:
     labels = found["metadata"].get("labels", {})
     wanted = (part.partition("=") for part in selector.split(",") if part)
     return all(labels.get(key) == value for key, _, value in wanted)
+
+
+def applied_status(status: Json, before: Json, mine: Json) -> Json:
+    """A status after a server-side apply of ``mine`` by a manager who had applied ``before``.
+
+    What the manager leaves out now is removed, what others applied stays; conditions are merged by their type.
+    """
+
+    def by_type(part: Json) -> dict[str, Json]:
+        return {each["type"]: each for each in part.get("conditions", [])}
+
+    kept = {key: value for key, value in status.items() if key not in before}
+    conditions = {kind: each for kind, each in by_type(status).items() if kind not in by_type(before)}
+    conditions |= by_type(mine)
+    return {**merged(kept, mine), "conditions": list(conditions.values())}
 
 
 def merged(into: Json, patch: Json) -> Json:

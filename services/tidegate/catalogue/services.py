@@ -14,6 +14,7 @@ from tidegate.catalogue import (
     inference,
     inference_server,
     learner,
+    operator,
     process,
     publishing,
     supervisor,
@@ -54,6 +55,7 @@ DECLARED: dict[str, Declared] = {
     ),
     "admission": Declared((admission, backup, process), Rate(admission.DECISIONS, "decisions/s")),
     "supervisor": Declared((supervisor,)),
+    "operator": Declared((operator,)),
 }
 
 

@@ -145,6 +145,10 @@ COMMANDS: dict[str, CommandEntry] = {
     "streams": CommandEntry(
         "tidegate.cli.streams:streams", "Create or update the streams of a run in a cluster."
     ),
+    "operator": CommandEntry(
+        "tidegate.cli.operator:operator",
+        "Make the release of each TrainingRun that has a run file (chart tidegate-operator).",
+    ),
     "model": CommandEntry(
         "tidegate.cli.model:model", "Print the folder and the digest of a pretrained model."
     ),

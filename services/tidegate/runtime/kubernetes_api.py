@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MERGE_PATCH = "application/merge-patch+json"
+# JSON is YAML.
+APPLY_PATCH = "application/apply-patch+yaml"
 PAGE_ITEMS = 500
 # 20 pages are ten thousand pods: beyond that deletion costs are not worth the requests.
 PAGES_MAX = 20
@@ -129,13 +131,25 @@ class Api:
         """
         await self._send("PATCH", path, self._manager, body, MERGE_PATCH)
 
-    async def delete(self, path: str, *, grace_s: int) -> None:
-        """Delete the object; a pod's processes get ``grace_s`` seconds to end by themselves.
+    async def apply(self, path: str, body: object) -> None:
+        """Apply the body server-side: its fields become this manager's, also those of others; all others stay.
+
+        A field that this manager applied before and that the body no longer has is removed. ``body`` needs
+        ``apiVersion``, ``kind`` and ``metadata``.
 
         Raises:
             TidegateError: as ``get``.
         """
-        await self._send("DELETE", path, None, {"gracePeriodSeconds": grace_s})
+        await self._send("PATCH", path, {**self._manager, "force": "true"}, body, APPLY_PATCH)
+
+    async def delete(self, path: str, *, grace_s: int) -> None:
+        """Delete the object, and then what it owns; a pod's processes get ``grace_s`` seconds to end by themselves.
+
+        Raises:
+            TidegateError: as ``get``.
+        """
+        body = {"gracePeriodSeconds": grace_s, "propagationPolicy": "Background"}
+        await self._send("DELETE", path, None, body)
 
     async def _send(
         self,

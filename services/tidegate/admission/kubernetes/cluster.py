@@ -413,6 +413,7 @@ class ClusterLoop:
             completed=admission.completion.state.checkpointed
             or (run is not None and is_completed(run, version_step=self._step or 0)),
             target=admission.completion.state.target,
+            suspended=run is not None and run.spec.suspend,
         )
 
     # -- failures ---------------------------------------------------------------------------------------------------

@@ -52,8 +52,9 @@ class _Series(msgspec.Struct):
 class EventWriter:
     """Writes events; those beyond the rate are dropped and counted, and an outage loses them."""
 
-    def __init__(self, api: Api, access: Access) -> None:
-        self._api, self._access = api, access
+    def __init__(self, api: Api, access: Access, *, controller: str = CONTROLLER) -> None:
+        """``controller``: who reports them."""
+        self._api, self._access, self._controller = api, access, controller
         self._folder = f"/apis/events.k8s.io/v1/namespaces/{access.namespace}/events"
         self._series: dict[tuple[str, str, str], _Series] = {}
         self._recent: deque[float] = deque(maxlen=PER_MINUTE_MAX)
@@ -104,7 +105,7 @@ class EventWriter:
             "kind": "Event",
             "metadata": {"name": name, "namespace": self._access.namespace},
             "eventTime": _time(wall_s),
-            "reportingController": CONTROLLER,
+            "reportingController": self._controller,
             "reportingInstance": self._access.identity,
             "reason": happened.reason,
             "action": happened.action,

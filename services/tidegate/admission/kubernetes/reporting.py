@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.events import Regarding
 from tidegate.admission.kubernetes.training_run import (
+    AT_ZERO,
     COMPLETED,
     GROUP,
     KIND,
@@ -57,7 +58,7 @@ class StatusReporter:
                 yield condition.reason, condition.message, True
             elif condition.status != known.status and known.status != "Unknown":
                 named = NAMED.get((name, condition.status))
-                if named is not None and condition.reason != COMPLETED:
+                if named is not None and condition.reason not in (COMPLETED, AT_ZERO):
                     yield (
                         named[0],
                         condition.message or f"{name} is {condition.status}: {condition.reason}",
@@ -71,13 +72,19 @@ class StatusReporter:
         return now_s - self._written_at_s >= self._status_s
 
     async def write(self, run: TrainingRun, snapshot: RunSnapshot, *, now_s: float, wall_s: float) -> None:
-        """Write the status.
+        """Apply admission's part of the status; the operator of managed runs has another one.
 
         Raises:
             TidegateError: the API server rejected it or did not answer; it is due again at the next round.
         """
-        status = status_of(run, snapshot, conditions_of(snapshot), wall_s=wall_s)
-        await self._api.patch(f"{self.path}/status", {"status": status})
+        meta = run.metadata
+        body = {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "metadata": {"name": meta.name, "namespace": self._access.namespace, "uid": meta.uid},
+            "status": status_of(run, snapshot, conditions_of(snapshot), wall_s=wall_s),
+        }
+        await self._api.apply(f"{self.path}/status", body)
         self._written, self._written_at_s = self._states(run, snapshot), now_s
 
     def reference(self, run: TrainingRun) -> Regarding:

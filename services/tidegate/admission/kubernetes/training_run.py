@@ -4,8 +4,9 @@ A spec narrows the run file and never widens it; fields that it omits, and every
 run file's values.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -22,6 +23,8 @@ LAG_OBJECTIVES = ("lag_p95", "lag_max")
 BROKEN = ("burning", "breached")
 # The condition of a run that ended at its target, and the reason of others that follow from it.
 COMPLETED = "Completed"
+# The reason of conditions that follow from `spec.suspend`, once the learner is at 0 as well.
+AT_ZERO = "Suspended"
 
 
 class RunObjective(msgspec.Struct, frozen=True, rename="camel"):
@@ -52,9 +55,10 @@ class RunStop(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RunSpec(msgspec.Struct, frozen=True):
-    """The declared overrides."""
+    """The declared overrides. ``run``: the run file, where `tidegate operator` makes the release; not read here."""
 
     suspend: bool = False
+    run: dict[str, Any] | None = None
     objective: RunObjective = RunObjective()
     actors: ActorsSpec = ActorsSpec()
     stop: RunStop = RunStop()
@@ -89,8 +93,9 @@ class RunSnapshot(msgspec.Struct, frozen=True):
     """The state of the run from which status and conditions are derived.
 
     ``replicas`` wanted, None while no Deployment can be read; ``ready`` and ``draining`` pods. ``conflicts``:
-    autoscalers of the same Deployment. ``denied``: why the API server denies scaling, "" while it does not. ``beyond``:
-    what the spec asks for and the run file does not allow, a sentence each. ``target``: that the run reached.
+    autoscalers of the same Deployment. ``denied``: why the API server denies scaling, "" while it does not.
+    ``beyond``: what the spec asks for and the run file does not allow, a sentence each. ``target``: that the run
+    reached. ``suspended``: by ``spec.suspend``.
     """
 
     signals: Signals
@@ -112,6 +117,7 @@ class RunSnapshot(msgspec.Struct, frozen=True):
     beyond: tuple[str, ...] = ()
     completed: bool = False
     target: str = ""
+    suspended: bool = False
 
 
 def overrides_of(run: TrainingRun | None, *, version_step: int) -> Overrides:
@@ -168,16 +174,15 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
     idle = signals.running <= 0.0
     learner = signals.num_learners > 0
     actors = signals.num_actors > 0
+    # The operator of a managed run scaled actors and learner to 0.
+    at_zero = snapshot.suspended and limits.paused and idle and not learner
+    at_rest = COMPLETED if snapshot.completed else AT_ZERO if at_zero else ""
     working = learner and (actors or limits.paused)
     return [
         _condition(
             "Ready",
-            is_true=working or snapshot.completed,
-            reason=COMPLETED
-            if snapshot.completed
-            else "Working"
-            if working
-            else ("LearnerUnavailable" if not learner else "NoActors"),
+            is_true=working or bool(at_rest),
+            reason=at_rest or ("Working" if working else "LearnerUnavailable" if not learner else "NoActors"),
         ),
         _staleness(snapshot),
         _condition(
@@ -199,18 +204,16 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
         _condition(
             "LearnerAvailable",
             is_true=learner,
-            reason="Reporting" if learner else COMPLETED if snapshot.completed else "NotReporting",
+            reason="Reporting" if learner else at_rest or "NotReporting",
         ),
         _condition(
             "ActorsAvailable",
             is_true=actors,
             reason="Reporting"
             if actors
-            else COMPLETED
-            if snapshot.completed
-            else ("NoActors" if snapshot.replicas == 0 else "NotReporting"),
+            else at_rest or ("NoActors" if snapshot.replicas == 0 else "NotReporting"),
             message="scaled to 0: a pause; scale to 1 or more to go on"
-            if snapshot.replicas == 0 and not snapshot.completed
+            if snapshot.replicas == 0 and not at_rest
             else "",
         ),
         _scaling(snapshot),
@@ -245,7 +248,10 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
 def status_of(
     run: TrainingRun, snapshot: RunSnapshot, conditions: list[RunCondition], *, wall_s: float
 ) -> dict[str, object]:
-    """The whole status, as a merge patch of the subresource."""
+    """Admission's part of the status, as a server-side apply has it: what is unknown is left out.
+
+    Of a managed run ``observedGeneration`` is the operator's, who acts on the whole spec.
+    """
     known = {condition.type: condition for condition in run.status.conditions}
     now = datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     dated: list[object] = []
@@ -263,32 +269,44 @@ def status_of(
         )
     signals, made = snapshot.signals, snapshot.recommendation
     budgets = [verdict.budget_left for verdict in snapshot.verdicts if verdict.slo.name in LAG_OBJECTIVES]
+    own = {} if run.spec.run is not None else {"observedGeneration": run.metadata.generation}
+    return _known(
+        own
+        | {
+            "phase": phase_of(snapshot),
+            "policyVersion": snapshot.version,
+            "staleness": {
+                "mean": _short(signals.lag_mean),
+                "p95": _short(snapshot.lag_p95),
+                "max": round(signals.lag_max),
+                "budget": snapshot.limits.max_lag,
+            },
+            "errorBudgetRemaining": f"{max(0.0, min(budgets)):.0%}" if budgets else None,
+            "queue": round(signals.available),
+            "inFlight": round(signals.in_flight),
+            "bottleneck": snapshot.bottleneck,
+            "actors": {
+                "replicas": snapshot.replicas,
+                "ready": snapshot.ready,
+                "reporting": signals.num_actors,
+                "draining": snapshot.draining,
+                "selector": snapshot.selector,
+                "recommended": made.replicas if made is not None else None,
+                "reason": made.reason if made is not None else None,
+                "scaleOwner": snapshot.scale_owner,
+            },
+            "lastCheckpoint": snapshot.checkpoint,
+            "conditions": dated,
+        }
+    )
+
+
+def _known(values: Mapping[str, object]) -> dict[str, object]:
+    """The values without those that are None, in sections too."""
     return {
-        "observedGeneration": run.metadata.generation,
-        "phase": phase_of(snapshot),
-        "policyVersion": snapshot.version,
-        "staleness": {
-            "mean": _short(signals.lag_mean),
-            "p95": _short(snapshot.lag_p95),
-            "max": round(signals.lag_max),
-            "budget": snapshot.limits.max_lag,
-        },
-        "errorBudgetRemaining": f"{max(0.0, min(budgets)):.0%}" if budgets else None,
-        "queue": round(signals.available),
-        "inFlight": round(signals.in_flight),
-        "bottleneck": snapshot.bottleneck,
-        "actors": {
-            "replicas": snapshot.replicas,
-            "ready": snapshot.ready,
-            "reporting": signals.num_actors,
-            "draining": snapshot.draining,
-            "selector": snapshot.selector,
-            "recommended": made.replicas if made is not None else None,
-            "reason": made.reason if made is not None else None,
-            "scaleOwner": snapshot.scale_owner,
-        },
-        "lastCheckpoint": snapshot.checkpoint,
-        "conditions": dated,
+        key: _known(cast("Mapping[str, object]", value)) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None
     }
 
 

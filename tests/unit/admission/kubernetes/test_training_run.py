@@ -181,6 +181,34 @@ def test_a_condition_keeps_its_time_until_it_changes() -> None:
     assert {condition["observedGeneration"] for condition in status["conditions"]} == {3}
 
 
+def test_of_a_managed_run_the_observed_generation_is_the_operators() -> None:
+    alone = status_of(TrainingRun(Meta(name="t", generation=3)), WORKING, [], wall_s=0.0)
+    managed = status_of(TrainingRun(Meta(name="t", generation=3), RunSpec(run={})), WORKING, [], wall_s=0.0)
+    assert alone["observedGeneration"] == 3
+    assert alone == {**managed, "observedGeneration": 3}
+
+
+def test_what_is_unknown_is_left_out_of_what_is_applied() -> None:
+    unknown = msgspec.structs.replace(WORKING, recommendation=None, replicas=None)
+    written = cast("Any", status_of(TrainingRun(Meta(name="t")), unknown, [], wall_s=0.0))
+    assert "errorBudgetRemaining" not in written
+    assert {"replicas", "recommended", "reason"}.isdisjoint(written["actors"])
+    assert written["actors"]["ready"] == 2
+
+
+def test_a_suspended_run_whose_pods_are_gone_is_as_it_was_asked_for() -> None:
+    signals = Signals(num_actors=0, num_learners=0, running=0.0)
+    paused = msgspec.structs.replace(LIMITS, paused=True, reason="suspended")
+    gone = msgspec.structs.replace(WORKING, signals=signals, limits=paused, replicas=0, suspended=True)
+    assert (states(gone)["Ready"], reason(gone, "Ready")) == ("True", "Suspended")
+    assert (states(gone)["LearnerAvailable"], reason(gone, "LearnerAvailable")) == ("False", "Suspended")
+    assert reason(gone, "ActorsAvailable") == "Suspended"
+    # Not because of the pause of a person, nor while work is in flight.
+    assert states(msgspec.structs.replace(gone, suspended=False))["Ready"] == "False"
+    busy = msgspec.structs.replace(gone, signals=Signals(num_actors=0, num_learners=0, running=2.0))
+    assert states(busy)["Ready"] == "False"
+
+
 def test_what_is_written_is_what_the_definition_knows() -> None:
     text = (ROOT / "helm/tidegate/crds/trainingruns.yaml").read_text(encoding="utf-8")
     (version,) = yaml.safe_load(text)["spec"]["versions"]
@@ -191,7 +219,21 @@ def test_what_is_written_is_what_the_definition_knows() -> None:
     spec = RunSpec(actors=ActorsSpec(replicas=1, min=1, max=2), objective=RunObjective(1), stop=RunStop(1))
     _check(msgspec.to_builtins(spec), known["spec"], "spec")
     named = {column["name"] for column in version["additionalPrinterColumns"]}
-    assert named == {"Phase", "Version", "P95Stale", "Budget", "Ready", "Desired", "Accepted", "Owner", "Age"}
+    assert named == {
+        *(
+            "Phase",
+            "Release",
+            "Version",
+            "P95Stale",
+            "Budget",
+            "Ready",
+            "Desired",
+            "Accepted",
+            "Owner",
+            "Age",
+        ),
+        *("GPUs", "Message"),
+    }
 
 
 def test_training_run_that_no_release_reads_says_so_from_the_start() -> None:
