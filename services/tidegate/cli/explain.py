@@ -139,6 +139,11 @@ def diagnosis_of_samples(folder: Path) -> BottleneckReport:
             why="admission wrote no sample",
             fix="see logs/admission.log",
         )
+    return diagnosis_of(sample)
+
+
+def diagnosis_of(sample: dict[str, Any]) -> BottleneckReport:
+    """The diagnosis of one sample of admission."""
     known = {name: sample[name] for name in Signals.__struct_fields__ if name in sample}
     found = diagnose(msgspec.convert(known, Signals))
     problems = [str(each) for each in sample.get("problems", ())]

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from tidegate.cli.up.history import last_update
-from tidegate.cli.up.summary import read_summary
+from tidegate.cli.up.history import STEPS_FILE, last_update
+from tidegate.cli.up.summary import SUMMARY_JSON, read_summary
 from tidegate.core.errors import NotFoundError, TidegateError
-from tidegate.launch.run_folder import RUN_JSON, is_run_folder, is_running, read_plan
+from tidegate.launch.run_folder import PROCESSES_JSON, RUN_JSON, is_run_folder, is_running, read_plan
 from tidegate.runtime.own_code.failures import encodable
 
 # More are not listed: the newest count.
@@ -17,6 +17,10 @@ RUNS_MAX = 500
 # The first that an update has is the run's score.
 SCORES = ("mean_return", "mean_reward")
 
+# Of which a line of the list is made.
+LINE_FILES = (RUN_JSON, PROCESSES_JSON, SUMMARY_JSON, STEPS_FILE)
+
+Stamp: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 State = Literal["running", "ended", "stopped"]
 
 
@@ -47,7 +51,7 @@ class RunLine(msgspec.Struct, frozen=True):
 
 
 class RunFolders:
-    """The run folders at a place; only these can be addressed."""
+    """The run folders at a place; only these can be addressed. In memory: one line of each that is listed."""
 
     def __init__(self, place: Path) -> None:
         """``place``: a run folder, or a folder of them.
@@ -61,6 +65,7 @@ class RunFolders:
                 fix="name a run folder or a folder with runs, or start a run first",
             )
         self._place = place
+        self._lines: dict[Path, tuple[Stamp, RunLine]] = {}
 
     def folders(self) -> list[Path]:
         """The newest first, at most ``RUNS_MAX``."""
@@ -82,8 +87,15 @@ class RunFolders:
         raise NotFoundError(f"There is no run {name!r} here", fix="reload the list of runs")
 
     def lines(self) -> list[RunLine]:
-        """One line a run, the newest first."""
-        return [line_of(folder) for folder in self.folders()]
+        """One line a run, the newest first. A run that is over is read again only after its files changed."""
+        found: dict[Path, tuple[Stamp, RunLine]] = {}
+        for folder in self.folders():
+            stamp = _stamp_of(folder)
+            known = self._lines.get(folder)
+            is_current = known is not None and known[0] == stamp and known[1].state != "running"
+            found[folder] = known if known is not None and is_current else (stamp, line_of(folder))
+        self._lines = found
+        return [line for _, line in found.values()]
 
 
 def _written_at_s(folder: Path) -> float | None:
@@ -93,6 +105,19 @@ def _written_at_s(folder: Path) -> float | None:
     except OSError:
         return None
     return status.st_mtime if S_ISREG(status.st_mode) else None
+
+
+def _stamp_of(folder: Path) -> Stamp:
+    """What changes with any of the files that a line is made of, their permissions included."""
+    found: list[tuple[int, int, int] | None] = []
+    for name in LINE_FILES:
+        try:
+            status = (folder / name).stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_ino, status.st_ctime_ns, status.st_size))
+    return tuple(found)
 
 
 def name_of(folder: Path) -> str:

@@ -29,9 +29,13 @@ def last_working_sample(folder: Path) -> dict[str, Any] | None:
         return None
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-        samples = list(_decode(file))
-    working = [sample for sample in samples if not sample.get("paused")]
-    return (working or samples or [None])[-1]
+        lines = file.read().splitlines()
+    newest: dict[str, Any] | None = None
+    for sample in _decode(reversed(lines)):
+        if not sample.get("paused"):
+            return sample
+        newest = newest or sample
+    return newest
 
 
 def trains(sample: dict[str, Any]) -> bool:

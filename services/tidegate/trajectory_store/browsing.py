@@ -13,11 +13,15 @@ from typing import Any
 import msgspec
 
 from tidegate.core.errors import DeadlineError
+from tidegate.core.ids import TaskId, position_of
 from tidegate.trajectory_store.rows import version_of
 from tidegate.trajectory_store.schema import LEDGER_FILE, reading
+from tidegate.wire.frame import decode_provenance
 
 PAGE_ROWS = 100
 QUERY_S = 5.0
+# Of each completion of a group: enough to see in what they differ.
+COMPLETION_CHARS = 2_000
 # Virtual-machine instructions of SQLite between two looks at the clock: about a millisecond.
 _INSTRUCTIONS = 100_000
 
@@ -25,13 +29,13 @@ _INSTRUCTIONS = 100_000
 class Filter(msgspec.Struct, frozen=True):
     """Which trajectories a page holds. A field that is None or empty admits all; bounds belong to what they admit.
 
-    ``group_id``: the samples of one prompt. ``trained_step``: trained from the policy of that step.
+    ``reward_min`` and ``reward_max``: of the mean return, where a trajectory has no reward. ``trained_step``: trained
+    from the policy of that step.
     """
 
     state: str = ""
     reason: str = ""
     curriculum_bin: str = ""
-    group_id: str = ""
     reward_min: float | None = None
     reward_max: float | None = None
     lag_min: int | None = None
@@ -59,6 +63,14 @@ class ListedRow(msgspec.Struct, frozen=True):
     finished_at_s: float
 
 
+class GroupMember(msgspec.Struct, frozen=True):
+    """One sample of a task beside the others. ``completion``: its first ``COMPLETION_CHARS`` characters."""
+
+    row: ListedRow
+    completion: str
+    finish_reason: str
+
+
 class ListedUpdate(msgspec.Struct, frozen=True):
     """What one update trained. ``from_version``: the policy that it began from. Means are None without a value."""
 
@@ -74,12 +86,12 @@ _CONDITIONS = {
     "state": "state = ?",
     "reason": "reason = ?",
     "curriculum_bin": "curriculum_bin = ?",
-    "group_id": "group_id = ?",
-    "reward_min": "reward >= ?",
-    "reward_max": "reward <= ?",
+    "reward_min": "coalesce(reward, mean_return) >= ?",
+    "reward_max": "coalesce(reward, mean_return) <= ?",
     "lag_min": "lag >= ?",
     "tokens_min": "length_tokens >= ?",
-    "trained_step": "trained_step = ?",
+    # With the lineages named, the index by update finds the rows.
+    "trained_step": "trained_lineage IN (SELECT name FROM lineages) AND trained_step = ?",
 }
 _COLUMNS = (
     "seq, trajectory_id, group_id, state, reason, curriculum_bin, reward, mean_return, num_steps, length_tokens,"
@@ -110,19 +122,35 @@ def page_of(folder: Path, wanted: Filter, *, before_seq: int | None = None) -> l
     return [_row(*row) for row in found]
 
 
-def states_of(folder: Path) -> dict[str, int]:
-    """Trajectories by state; dropped ones by reason, as ``dropped: stale``. Folded rows are in none.
+def group_of(folder: Path, task: TaskId) -> list[GroupMember]:
+    """The samples of one task that have a row, by their index, at most ``PAGE_ROWS``.
 
     Raises:
         NotFoundError, StaleFolderError, CorruptionError, DeadlineError: as ``page_of``.
     """
     with _bounded(folder) as db:
-        return dict(
-            db.execute(
-                "SELECT state || CASE WHEN reason = '' THEN '' ELSE ': ' || reason END, count(*)"
-                " FROM trajectories GROUP BY 1"
-            ).fetchall()
+        # Ids of a task's samples begin with its own and a point; "/" is the character after that. By index.
+        found = db.execute(
+            f"SELECT frame_id, frame_index, {_COLUMNS} FROM trajectories"
+            f" WHERE trajectory_id > ? AND trajectory_id < ? LIMIT {PAGE_ROWS}",
+            (f"{task}.", f"{task}/"),
+        ).fetchall()
+        records = {
+            frame_id: decode_provenance(head)
+            for frame_id in {row[0] for row in found}
+            for (head,) in db.execute("SELECT head FROM frames WHERE frame_id = ?", (frame_id,))
+        }
+    members: list[GroupMember] = []
+    for frame_id, frame_index, *columns in found:
+        record = records[frame_id][frame_index] if frame_id in records else None
+        members.append(
+            GroupMember(
+                _row(*columns),
+                "" if record is None else record.completion[:COMPLETION_CHARS],
+                "" if record is None else record.finish_reason,
+            )
         )
+    return sorted(members, key=lambda member: position_of(member.row.trajectory_id) or (0, 0))
 
 
 def updates_of(folder: Path, *, before_step: int | None = None) -> list[ListedUpdate]:
@@ -131,15 +159,18 @@ def updates_of(folder: Path, *, before_step: int | None = None) -> list[ListedUp
     Raises:
         NotFoundError, StaleFolderError, CorruptionError, DeadlineError: as ``page_of``.
     """
-    below = "" if before_step is None else " AND trained_step < ?"
-    # The index holds lineage and step, so that rows are read of the page's updates only.
+    below = "IS NOT NULL" if before_step is None else "< ?"
+    # From each lineage's newest step to the one before it, by index: only the page's updates are read, of any number.
     newest = (
-        f"SELECT DISTINCT trained_lineage, trained_step FROM trajectories WHERE trained_step IS NOT NULL{below}"
-        f" ORDER BY trained_step DESC LIMIT {PAGE_ROWS}"
+        "SELECT name, (SELECT max(trained_step) FROM trajectories"
+        f" WHERE trained_lineage = name AND trained_step {below}) FROM lineages"
+        " UNION ALL SELECT trained_lineage, (SELECT max(earlier.trained_step) FROM trajectories AS earlier"
+        " WHERE earlier.trained_lineage = newest.trained_lineage AND earlier.trained_step < newest.trained_step)"
+        f" FROM newest WHERE trained_step IS NOT NULL ORDER BY 2 DESC LIMIT {PAGE_ROWS}"
     )
     with _bounded(folder) as db:
         found = db.execute(
-            f"WITH newest AS ({newest})"
+            f"WITH RECURSIVE newest (trained_lineage, trained_step) AS ({newest})"
             " SELECT trained_lineage, trained_step, count(*), sum(num_steps), avg(reward), max(lag)"
             " FROM newest JOIN trajectories USING (trained_lineage, trained_step) GROUP BY 2, 1 ORDER BY 2 DESC",
             () if before_step is None else (before_step,),

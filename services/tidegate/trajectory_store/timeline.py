@@ -3,26 +3,13 @@
 Queries group by time, so that a million trajectories come back as a few hundred numbers.
 """
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from tidegate.trajectory_store.folded_ids import read_folded
+from tidegate.trajectory_store.row_sums import BY_PLACE, RowSums, bounds, groups_of, stretches
 from tidegate.trajectory_store.schema import reading
-
-# Events of a trajectory by the column of their time. One that was dropped while it waited left the store unleased.
-EVENTS: Mapping[str, str] = {
-    "stored": "accepted_at_s",
-    "leased": "coalesce(leased_at_s, terminal_at_s)",
-    "ended": "terminal_at_s",
-}
-STAGES: Mapping[str, str] = {
-    "rollout": "finished_at_s - started_at_s",
-    "in transit": "accepted_at_s - finished_at_s",
-    "waiting for a batch": "leased_at_s - accepted_at_s",
-    "in a batch": "terminal_at_s - leased_at_s",
-}
 
 
 class LedgerTimeline(msgspec.Struct, frozen=True):
@@ -80,33 +67,23 @@ def read_timeline(path: Path, *, start_s: float, slice_s: float) -> LedgerTimeli
     Raises:
         NotFoundError, StaleFolderError, CorruptionError: the ledger cannot be read.
     """
+    sums = RowSums()
     with reading(path) as db:
         num_folded = read_folded(db).through_seq
-        events = {
-            name: dict(
-                db.execute(
-                    f"SELECT CAST(max(0, {column} - ?1) / ?2 AS INTEGER), count(*) FROM trajectories"
-                    f" WHERE {column} IS NOT NULL GROUP BY 1",
-                    (start_s, slice_s),
-                ).fetchall()
-            )
-            for name, column in EVENTS.items()
-        }
-        steps = dict(
-            db.execute(
-                "SELECT CAST((terminal_at_s - ?1) / ?2 AS INTEGER), sum(num_steps) FROM trajectories"
-                " WHERE state = 'trained' GROUP BY 1",
-                (start_s, slice_s),
-            ).fetchall()
-        )
-        means = ", ".join(f"avg({span})" for span in STAGES.values())
-        rows = db.execute(
-            f"SELECT CAST(max(0, terminal_at_s - ?1) / ?2 AS INTEGER), {means} FROM trajectories"
-            " WHERE state = 'trained' AND leased_at_s IS NOT NULL GROUP BY 1 ORDER BY 1",
-            (start_s, slice_s),
-        ).fetchall()
-    stages_s = {name: {row[0]: float(row[1 + index]) for row in rows} for index, name in enumerate(STAGES)}
-    return LedgerTimeline(num_folded=num_folded, events=events, trained_steps=steps, stages_s=stages_s)
+        for first, last in stretches(*bounds(db)):
+            for group in groups_of(db, BY_PLACE, start_s=start_s, bin_s=slice_s, first=first, last=last):
+                sums.add(group)
+    return timeline_of(sums, num_folded=num_folded)
+
+
+def timeline_of(sums: RowSums, *, num_folded: int) -> LedgerTimeline:
+    """The timeline of sums whose bins are its slices."""
+    return LedgerTimeline(
+        num_folded=num_folded,
+        events={name: dict(counts) for name, counts in sums.events.items()},
+        trained_steps=dict(sums.trained_steps),
+        stages_s=sums.mean_stages_s(),
+    )
 
 
 def rollout_times(path: Path, *, num_max: int) -> list[tuple[float, float]]:

@@ -134,6 +134,14 @@ async def test_flow_is_counted_again_after_the_ledger_changed(
     assert (await states())["trained"] == 8
 
 
+async def test_path_or_method_that_nothing_has_is_refused_like_all_else(page: aiohttp.ClientSession) -> None:
+    for answered in (page.get("/nothing"), page.post("/api/runs")):
+        async with answered as answer:
+            assert answer.status in (404, 405)
+            assert "This server has no" in (await answer.json())["error"]
+            assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+
 async def test_foreign_host_is_refused(page: aiohttp.ClientSession) -> None:
     async with page.get("/api/runs", headers={"Host": "evil.example"}) as answer:
         assert answer.status == 403

@@ -6,9 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.unit.cli.run_folder import write_accounting, write_run
-from tidegate.cli.run_list import RunFolders, line_of
+from tests.unit.cli.run_folder import write_accounting, write_progress, write_run
+from tidegate.cli import run_list
+from tidegate.cli.run_list import RunFolders, RunLine, line_of
 from tidegate.core.errors import NotFoundError
+from tidegate.launch.run_folder import ProcessesRecord, lock, write_processes
 
 
 def test_line_tells_what_was_trained_last(tmp_path: Path) -> None:
@@ -51,6 +53,35 @@ def test_folder_whose_name_is_no_utf8_can_be_listed_and_addressed(tmp_path: Path
     runs = RunFolders(tmp_path)
     (line,) = msgspec.json.decode(msgspec.json.encode(runs.lines()))
     assert runs.named(line["name"]).name == os.fsdecode(b"a\xff")
+
+
+def test_run_that_is_over_is_read_again_only_after_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = write_accounting(tmp_path / "over")
+    goes_on = write_run(tmp_path / "live")
+    write_processes(
+        tmp_path / "live", ProcessesRecord(os.getpid(), goes_on.created_at_s, ended=False, processes={})
+    )
+    held = lock(tmp_path / "live")
+    read: list[str] = []
+
+    def counted(folder: Path) -> RunLine:
+        read.append(folder.name)
+        return line_of(folder)
+
+    monkeypatch.setattr(run_list, "line_of", counted)
+    runs = RunFolders(tmp_path)
+    assert {line.name: line.state for line in runs.lines()} == {"over": "stopped", "live": "running"}
+    runs.lines()
+    assert sorted(read) == ["live", "live", "over"]
+    write_progress(tmp_path / "over", record, seqs=[13, 14], step=3)
+    assert {line.name: line.step for line in runs.lines()}["over"] == 4
+    os.close(held)
+    assert {line.name: line.state for line in runs.lines()}["live"] == "stopped", "its supervisor was killed"
+    (tmp_path / "over" / "run.json").chmod(0o000)
+    runs.lines()
+    assert read.count("over") == 3, "it may be closed to this user now"
 
 
 def test_single_run_folder_is_a_list_of_one(tmp_path: Path) -> None:

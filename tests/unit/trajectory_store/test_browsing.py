@@ -1,6 +1,8 @@
 """Pages of rows against a slow twin that reads all rows and filters them in Python."""
 
-from collections.abc import Callable
+import sqlite3
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -8,8 +10,9 @@ import pytest
 from tests.unit.cli.run_folder import write_accounting
 from tests.unit.cli.ui.completions import FIRST, SECOND, write_completions
 from tidegate.core.errors import DeadlineError
+from tidegate.core.ids import TaskId, task_id
 from tidegate.trajectory_store import browsing, reading
-from tidegate.trajectory_store.browsing import Filter, page_of, states_of, updates_of
+from tidegate.trajectory_store.browsing import Filter, group_of, page_of, updates_of
 from tidegate.trajectory_store.reading import LedgerRow
 
 
@@ -48,6 +51,58 @@ def test_rewards_are_bounded_on_both_sides(tmp_path: Path) -> None:
     assert page_of(folder, Filter(tokens_min=5)) == []
 
 
+def test_reward_of_classic_rl_is_the_mean_return(store_folder: Path) -> None:
+    assert len(page_of(store_folder, Filter(reward_min=20.0, reward_max=20.0))) == 30
+    assert page_of(store_folder, Filter(reward_min=20.5)) == []
+
+
+def test_group_is_the_samples_of_one_task_in_their_order(tmp_path: Path, store_folder: Path) -> None:
+    write_completions(tmp_path / "texts", completion="x" * 3000)
+    members = group_of(tmp_path / "texts" / "trajectory_store", TaskId(task_id(1)))
+    assert [member.row.trajectory_id for member in members] == [FIRST, SECOND]
+    assert [member.row.reward for member in members] == [1.0, 0.25]
+    assert {member.completion for member in members} == {"x" * browsing.COMPLETION_CHARS}
+    assert group_of(store_folder, TaskId(task_id(40))) == [], "it has not arrived"
+    (dropped,) = group_of(store_folder, TaskId(task_id(31)))
+    assert (dropped.row.reason, dropped.completion) == ("retired", "")
+
+
+@pytest.mark.parametrize(
+    ("ask", "index"),
+    [
+        (lambda folder: page_of(folder, Filter(trained_step=3)), "trajectories_by_update"),
+        (lambda folder: group_of(folder, TaskId(task_id(3))), "sqlite_autoindex_trajectories"),
+        (updates_of, "trajectories_by_update"),
+    ],
+)
+def test_page_of_few_rows_scans_no_ledger(
+    store_folder: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[Path], object], index: str
+) -> None:
+    plans: list[str] = []
+    reading = browsing.reading
+
+    class Explaining:
+        def __init__(self, db: sqlite3.Connection) -> None:
+            self._db = db
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._db, name)
+
+        def execute(self, query: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+            plans.extend(row[3] for row in self._db.execute(f"EXPLAIN QUERY PLAN {query}", values))
+            return self._db.execute(query, values)
+
+    @contextmanager
+    def explaining(path: Path) -> Generator[Explaining]:
+        with reading(path) as db:
+            yield Explaining(db)
+
+    monkeypatch.setattr(browsing, "reading", explaining)
+    ask(store_folder)
+    assert any(index in plan for plan in plans), plans
+    assert not [plan for plan in plans if plan.startswith("SCAN") and "trajectories" in plan], plans
+
+
 def test_pages_follow_each_other_without_gap_or_repetition(
     store_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,11 +114,6 @@ def test_pages_follow_each_other_without_gap_or_repetition(
         found += [row.trajectory_id for row in page]
         before = page[-1].seq
     assert found == [row.trajectory_id for row in reading.rows(store_folder / reading.LEDGER_FILE)][::-1]
-
-
-def test_states_add_up_to_all_rows(store_folder: Path) -> None:
-    states = states_of(store_folder)
-    assert states == {"trained": 10, "available": 20, "dropped: retired": 4}
 
 
 def test_updates_tell_what_was_trained_newest_first(store_folder: Path) -> None:

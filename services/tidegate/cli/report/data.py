@@ -25,7 +25,13 @@ from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.runtime.backup_state import backup_sentence, read_state
 from tidegate.task_queue.journal_file import admitted_by_slice, first_admission_s
-from tidegate.trajectory_store.timeline import first_kept_s, last_event_s, num_folded_rows, read_timeline
+from tidegate.trajectory_store.timeline import (
+    LedgerTimeline,
+    first_kept_s,
+    last_event_s,
+    num_folded_rows,
+    read_timeline,
+)
 
 Points = list[tuple[float, float]]
 
@@ -147,6 +153,17 @@ def read_flow(folder: Path, *, fallback_s: float) -> tuple[float, WorkFlow]:
     start_s = max(start_s, first_kept_s(ledger) or start_s)
     slice_s = max(SLICE_S_MIN, (end_s - start_s) / SLICES)
     timeline = read_timeline(ledger, start_s=start_s, slice_s=slice_s)
+    return start_s, flow_of(journal, timeline, start_s=start_s, end_s=end_s, slice_s=slice_s)
+
+
+def flow_of(
+    journal: Path, timeline: LedgerTimeline, *, start_s: float, end_s: float, slice_s: float
+) -> WorkFlow:
+    """The flow of work from a ledger's timeline, whose slices of ``slice_s`` begin at ``start_s``, and the journal.
+
+    Raises:
+        NotFoundError, StaleFolderError, CorruptionError: the journal cannot be read.
+    """
     admitted = admitted_by_slice(journal, start_s=start_s, slice_s=slice_s)
     counts = {**timeline.events, "admitted": admitted}
     num_slices = int((end_s - start_s) / slice_s) + 1
@@ -167,7 +184,7 @@ def read_flow(folder: Path, *, fallback_s: float) -> tuple[float, WorkFlow]:
     rates = {
         name: _rates(counts[name], num_slices, slice_s=slice_s) for name in ("admitted", "stored", "ended")
     }
-    return start_s, WorkFlow(
+    return WorkFlow(
         depths={
             "in rollout": between("admitted", "stored"),
             "waiting for a batch": between("stored", "leased"),

@@ -6,19 +6,21 @@ from typing import Any
 import yaml
 
 from tidegate.admission.slo_file import STATE_FILE, read_slos, verdicts_of
-from tidegate.cli.accounting import ledger_path
-from tidegate.cli.explain import diagnosis_of_samples
-from tidegate.cli.report.data import Points, read_flow
+from tidegate.cli.accounting import journal_path, ledger_path
+from tidegate.cli.explain import diagnosis_of
+from tidegate.cli.report.data import Points, flow_of
 from tidegate.cli.run_list import line_of
 from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.cli.slo import objective_text
 from tidegate.cli.thinning import thin
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.balance import is_measured
-from tidegate.core.errors import CorruptionError, NotFoundError
+from tidegate.core.errors import CorruptionError
 from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan, read_processes
-from tidegate.trajectory_store.browsing import states_of
+from tidegate.task_queue.journal_file import first_admission_s
+from tidegate.trajectory_store.followed_timeline import FollowedTimeline
+from tidegate.trajectory_store.timeline import first_kept_s
 
 STORE_FOLDER = "trajectory_store"
 # Points of a curve of the flow.
@@ -75,7 +77,7 @@ def moment_of(folder: Path) -> dict[str, Any]:
     if sample is None:
         return {"at_s": None, "signals": {}, "objectives": _objectives(folder)}
     found = numbers(sample)
-    diagnosis = diagnosis_of_samples(folder)
+    diagnosis = diagnosis_of(sample)
     return {
         "at_s": sample.get("at_s"),
         "bottleneck": diagnosis.bottleneck,
@@ -113,42 +115,51 @@ class WorkFlowAnswer:
     def __init__(self, folder: Path) -> None:
         """``folder``: the run's."""
         self._folder = folder
+        self._timeline = FollowedTimeline(ledger_path(folder))
         self._read_at: list[int] = []
         self._answer: dict[str, Any] = {}
 
     def answer(self) -> dict[str, Any]:
-        """The flow, read again only if the ledger's files changed.
+        """The flow, made again only if the files of ledger or journal changed.
+
+        ``num_unread``: of a ledger so large that it takes several calls, the rows that the next ones read; until then
+        there is no flow.
 
         Raises:
             StaleFolderError, CorruptionError: journal or ledger cannot be read.
-            DeadlineError: the ledger is too large for the count by state.
         """
         changed_at = self._changed_at()
-        if not self._answer or changed_at != self._read_at:
-            self._answer = _flow_of(self._folder)
+        if not self._answer or self._answer["num_unread"] or changed_at != self._read_at:
+            self._answer = self._made()
             self._read_at = changed_at
         return self._answer
 
     def _changed_at(self) -> list[int]:
-        ledger = ledger_path(self._folder)
-        files = (ledger, ledger.with_name(f"{ledger.name}-wal"))
+        databases = (ledger_path(self._folder), journal_path(self._folder))
+        files = [path for each in databases for path in (each, each.with_name(f"{each.name}-wal"))]
         return [path.stat().st_mtime_ns for path in files if path.exists()]
 
-
-def _flow_of(folder: Path) -> dict[str, Any]:
-    record, _ = read_plan(folder)
-    try:
-        states = states_of(folder / STORE_FOLDER)
-        started_at_s, flow = read_flow(folder, fallback_s=record.created_at_s)
-    except NotFoundError:
-        return {"states": {}, "depths": {}, "rates": {}, "stages_s": {}, "started_at_s": record.created_at_s}
-    return {
-        "states": states,
-        "started_at_s": started_at_s,
-        "depths": {name: _curve(points) for name, points in flow.depths.items()},
-        "rates": {name: _curve(points) for name, points in flow.rates.items()},
-        "stages_s": {name: _curve(points) for name, points in flow.stages_s.items()},
-    }
+    def _made(self) -> dict[str, Any]:
+        record, _ = read_plan(self._folder)
+        journal, ledger = journal_path(self._folder), ledger_path(self._folder)
+        nothing: dict[str, Any] = {"states": {}, "depths": {}, "rates": {}, "stages_s": {}, "num_unread": 0}
+        start_s = first_admission_s(journal) if journal.exists() and ledger.exists() else None
+        if start_s is None:
+            return {**nothing, "started_at_s": record.created_at_s}
+        # The series begin with the oldest row that was not folded.
+        start_s = max(start_s, first_kept_s(ledger) or start_s)
+        found = self._timeline.follow(start_s=start_s)
+        if found.num_unread or found.end_s is None:
+            return {**nothing, "started_at_s": start_s, "num_unread": found.num_unread}
+        flow = flow_of(journal, found.timeline, start_s=start_s, end_s=found.end_s, slice_s=found.slice_s)
+        return {
+            "states": found.states,
+            "started_at_s": start_s,
+            "depths": {name: _curve(points) for name, points in flow.depths.items()},
+            "rates": {name: _curve(points) for name, points in flow.rates.items()},
+            "stages_s": {name: _curve(points) for name, points in flow.stages_s.items()},
+            "num_unread": 0,
+        }
 
 
 def _curve(points: Points) -> dict[str, list[float]]:

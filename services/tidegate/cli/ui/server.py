@@ -30,10 +30,9 @@ AnswerT = TypeVar("AnswerT")
 KeptT = TypeVar("KeptT")
 
 STATIC = Path(__file__).with_name("static")
+MODULES = ("page", "asking", "charts", "curves", "elements", "overview", "runs", "trajectories", "trajectory")
 FILES = {
-    "page.js": (STATIC / "page.js", "text/javascript"),
-    "views.js": (STATIC / "views.js", "text/javascript"),
-    "drawing.js": (STATIC / "drawing.js", "text/javascript"),
+    **{f"{name}.js": (STATIC / f"{name}.js", "text/javascript") for name in MODULES},
     "page.css": (STATIC / "page.css", "text/css"),
     "style.css": (STYLE_FILE, "text/css"),
 }
@@ -126,6 +125,8 @@ class UiServer:
             return self._refusal(400, f"The filter cannot be read: {error}")
         except TidegateError as error:
             return self._refusal(503 if error.retryable else 500, str(error))
+        except web.HTTPException as error:
+            return self._refusal(error.status, f"This server has no {request.method} {request.path}")
         except ConnectionError:
             raise  # the page went away
         except OSError as error:  # a file of the run is closed to this user, say

@@ -15,7 +15,7 @@ from tidegate.core.records import Array
 from tidegate.launch.run_folder import read_plan
 from tidegate.runtime.loading import load
 from tidegate.trajectory_store import reading
-from tidegate.trajectory_store.browsing import Filter, page_of
+from tidegate.trajectory_store.browsing import group_of
 from tidegate.trajectory_store.exporting import held_tensors
 
 # Tokens of one trajectory that the page draws; the rest is counted.
@@ -23,7 +23,7 @@ TOKENS_MAX = 8_000
 
 
 def trajectory_of(folder: Path, trajectory_id: str) -> dict[str, Any]:
-    """The history with its sentence, prompt, answer, completion, verdict, tool calls, and the rows of its group.
+    """The history with its sentence, prompt, answer, completion, verdict, tool calls, and its group's completions.
 
     Raises:
         NotFoundError: the run never admitted it, or its row was folded.
@@ -34,7 +34,7 @@ def trajectory_of(folder: Path, trajectory_id: str) -> dict[str, Any]:
     if history.state == "admitted":
         return answer
     record = reading.trajectory(ledger_path(folder), trajectory_id).trajectory
-    group = page_of(folder / STORE_FOLDER, Filter(group_id=record.group_id)) if record.group_size > 1 else []
+    group = group_of(folder / STORE_FOLDER, record.task_id) if record.group_size > 1 else []
     return {
         **answer,
         "prompt_id": record.prompt_id,

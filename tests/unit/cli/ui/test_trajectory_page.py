@@ -13,7 +13,7 @@ def test_completion_has_its_texts_its_reward_and_its_group(tmp_path: Path) -> No
     found = trajectory_of(tmp_path, FIRST)
     assert (found["prompt"], found["completion"], found["answer"]) == ("1+2=", "234", "3")
     assert found["reward_components"] == {"exact": 1.0}
-    assert [row.trajectory_id for row in found["group"]] == [SECOND, FIRST]
+    assert [member.row.trajectory_id for member in found["group"]] == [FIRST, SECOND]
     assert "waits for a batch" in found["sentence"]
 
 

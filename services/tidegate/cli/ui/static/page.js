@@ -1,7 +1,11 @@
 // Routes, the navigation, and keys.
 
-import { el, fill } from "./drawing.js";
-import { compare, overview, runs, trajectories, trajectory, versions } from "./views.js";
+import { releaseCharts } from "./charts.js";
+import { el, fill } from "./elements.js";
+import { overview } from "./overview.js";
+import { compare, runs } from "./runs.js";
+import { trajectories, versions } from "./trajectories.js";
+import { trajectory } from "./trajectory.js";
 
 const page = document.getElementById("page");
 const sections = document.getElementById("sections");
@@ -15,8 +19,17 @@ let gAt = -G_WAITS_MS;
 
 function route() {
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
-  const [kind, run, view, id] = path.split("/").map(decodeURIComponent);
+  const [kind, run, view, id] = path.split("/").map(decoded);
   return { kind, run, view: view ?? "", id, query: new URLSearchParams(query) };
+}
+
+/** A part of the address; one that was cut inside of an escape is taken as it is. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 const VIEWS = {
@@ -50,11 +63,12 @@ function navigate(where) {
 
 /** What replaces the page: from its top at a new address, with the focus there for readers of the screen. */
 function replacePage(children) {
+  const isNew = shownAt !== null && shownAt !== location.hash;
+  const hadFocus = page.contains(document.activeElement);
+  releaseCharts(page);
   fill(page, ...children);
-  if (shownAt !== null && shownAt !== location.hash) {
-    window.scrollTo(0, 0);
-    page.focus({ preventScroll: true });
-  }
+  if (isNew) window.scrollTo(0, 0);
+  if (isNew || hadFocus) page.focus({ preventScroll: true });
   shownAt = location.hash;
 }
 
@@ -66,7 +80,9 @@ async function open() {
   // An answer that comes after the next page was opened is not shown.
   const show = (...children) => mine === opened && replacePage(children);
   navigate(where);
-  document.title = where.run && where.kind === "run" ? `${where.run} · Tidegate` : "Tidegate";
+  document.title = [where.kind === "run" && where.run, where.kind === "compare" && "Comparison", "Tidegate"]
+    .filter(Boolean)
+    .join(" · ");
   try {
     const ended = (await viewOf(show, where)) ?? (() => {});
     if (mine === opened) stop = ended;
@@ -77,7 +93,7 @@ async function open() {
 }
 
 function focusRow(step) {
-  const rows = [...page.querySelectorAll("tr[data-open]")];
+  const rows = [...page.querySelectorAll("[data-open]")];
   if (!rows.length) return;
   const at = rows.indexOf(document.activeElement);
   rows[Math.max(0, Math.min(rows.length - 1, at + step))].focus();
@@ -91,8 +107,11 @@ function afterG(key) {
 }
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.target.closest("input, select, textarea")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+  if (event.target.closest("input:not([type=checkbox]), select")) {
+    if (event.key === "Escape") page.focus({ preventScroll: true });
+    return;
+  }
   if (performance.now() - gAt < G_WAITS_MS) {
     gAt = -G_WAITS_MS;
     return afterG(event.key);
@@ -116,6 +135,9 @@ document.addEventListener("keydown", (event) => {
     acts[event.key]();
   }
 });
+document.getElementById("keys").addEventListener("click", () => help.showModal());
+help.addEventListener("click", (event) => event.target === help && help.close()); // beside its content
 window.addEventListener("hashchange", open);
-// A module runs after the scripts before it, so Plotly is there.
+// Charts have the colours of the moment at which they were drawn.
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", open);
 open();

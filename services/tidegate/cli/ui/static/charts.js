@@ -1,41 +1,35 @@
-// Elements and charts. All text enters the page as text, never as markup.
+// Charts. Texts of a run are escaped: Plotly reads some markup in its texts, links among it.
 
-/** An element with attributes and children; a child that is no element becomes text, and null is left out. */
-export function el(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (value === null || value === undefined || value === false) continue;
-    if (key === "on") for (const [event, act] of Object.entries(value)) element.addEventListener(event, act);
-    else element.setAttribute(key, value === true ? "" : String(value));
-  }
-  return fill(element, ...children);
-}
-
-/** The element with these children instead of its own. */
-export function fill(element, ...children) {
-  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
-  return element;
-}
-
-/** 1,234 or 0.0123: at most `digits` significant ones below a thousand; a dash for nothing. */
-export function number(value, digits = 3) {
-  if (value === null || value === undefined) return "–";
-  if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
-  return String(Number(value.toPrecision(digits)));
-}
-
-export function seconds(value) {
-  if (value === null || value === undefined) return "–";
-  if (Math.abs(value) < 1) return `${(1000 * value).toFixed(1)} ms`;
-  if (value < 120) return `${value.toFixed(1)} s`;
-  return value < 7200 ? `${(value / 60).toFixed(1)} min` : `${(value / 3600).toFixed(1)} h`;
-}
-
-export function time(at_s) {
-  return at_s ? new Date(1000 * at_s).toLocaleString("en-GB") : "–";
-}
+import { el } from "./elements.js";
 
 const SERIES = 8;
+const CONFIG = { displayModeBar: false, responsive: true };
+let loading = null;
+
+/** Plotly, asked for by the first page that draws: it is 4.5 MB, and lists and texts need none of it. */
+export function chartsAreReady() {
+  loading ??= new Promise((resolve, reject) => {
+    const failed = () => {
+      loading = null;
+      reject(new Error("The server did not send the charts' library: reload the page."));
+    };
+    document.head.append(el("script", { src: "/static/plotly.js", on: { load: resolve, error: failed } }));
+  });
+  return loading;
+}
+
+/** Frees the charts below an element: until then Plotly listens to the window's size for each of them. */
+export function releaseCharts(element) {
+  for (const chart of element.querySelectorAll(".js-plotly-plot")) window.Plotly.purge(chart);
+}
+
+const plain = (text) => text.replace(/[&<>]/g, (mark) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[mark]);
+
+/** Seconds in a unit that suits the longest of them. */
+export function timeUnit(longest_s) {
+  if (longest_s >= 3 * 3600) return { by: 3600, name: "hours" };
+  return longest_s >= 600 ? { by: 60, name: "minutes" } : { by: 1, name: "seconds" };
+}
 
 function palette() {
   const style = getComputedStyle(document.documentElement);
@@ -44,6 +38,8 @@ function palette() {
     ink: color("--muted"),
     grid: color("--grid"),
     limit: color("--limit"),
+    card: color("--card"),
+    line: color("--line"),
     series: Array.from({ length: SERIES }, (_, index) => color(`--series-${index}`)),
   };
 }
@@ -60,17 +56,18 @@ function layout(colors, { xLabel = "", legend = true, percent = false } = {}) {
   return {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
-    font: { color: colors.ink, size: 12 },
+    font: { color: colors.ink, size: 12, family: getComputedStyle(document.body).fontFamily },
     margin: { l: 46, r: 12, t: 8, b: 38 },
     xaxis: { ...axis, title: { text: xLabel } },
     yaxis: { ...axis, rangemode: "tozero", tickformat: percent ? ".0%" : "" },
     showlegend: legend,
     legend: { orientation: "h", y: 1.14 },
     hovermode: "x unified",
+    hoverlabel: { bgcolor: colors.card, bordercolor: colors.line },
+    // What a person zoomed into stays while a live run adds points; another axis is drawn whole.
+    uirevision: xLabel,
   };
 }
-
-const CONFIG = { displayModeBar: false, responsive: true };
 
 /** Lines, each {name, x, y, points?, width?}; `limit`: a dashed line at a height. */
 export function drawLines(chart, lines, { xLabel, limit = null, percent = false } = {}) {
@@ -78,7 +75,7 @@ export function drawLines(chart, lines, { xLabel, limit = null, percent = false 
   const traces = lines.map((line, index) => ({
     type: "scatter",
     mode: line.points ? "markers" : "lines",
-    name: line.name,
+    name: plain(line.name),
     x: line.x,
     y: line.y,
     line: { color: colors.series[index % SERIES], width: line.width ?? 1.6, shape: line.steps ? "hv" : "linear" },
@@ -103,7 +100,7 @@ export function drawAreas(chart, areas, { xLabel } = {}) {
     type: "scatter",
     mode: "lines",
     stackgroup: "all",
-    name: area.name,
+    name: plain(area.name),
     x: area.x,
     y: area.y,
     line: { width: 0, color: colors.series[index % SERIES] },
@@ -114,7 +111,7 @@ export function drawAreas(chart, areas, { xLabel } = {}) {
 /** Flows of trajectories from `admitted` to where they are, as [name, count]. */
 export function drawFlow(chart, ends) {
   const colors = palette();
-  const labels = ["admitted", ...ends.map(([name, count]) => `${name}: ${count.toLocaleString("en")}`)];
+  const labels = ["admitted", ...ends.map(([name, count]) => `${plain(name)}: ${count.toLocaleString("en")}`)];
   const trace = {
     type: "sankey",
     node: { label: labels, color: [colors.ink, ...ends.map((_, index) => colors.series[index % SERIES])], pad: 14 },
@@ -126,27 +123,4 @@ export function drawFlow(chart, ends) {
     },
   };
   window.Plotly.react(chart, [trace], { ...layout(colors, {}), hovermode: "closest" }, CONFIG);
-}
-
-/** A table; rows are {cells, open?}, where `open` is the address that the row leads to, and its first text. */
-export function table(heads, rows) {
-  const head = heads.map((name) => {
-    const isNumber = name.startsWith("#");
-    return el("th", { class: isNumber && "number" }, isNumber ? name.slice(1) : name);
-  });
-  const body = rows.map(({ cells, open }) =>
-    el(
-      "tr",
-      {
-        "data-open": open,
-        tabindex: open ? -1 : null, // for the keys j and k; the tabulator key goes to the link
-        on: open ? { click: (event) => event.target.closest("a, input") || (location.hash = open) } : {},
-      },
-      cells.map((cell, index) => {
-        const leads = open && index === 0 && typeof cell === "string";
-        return el("td", { class: heads[index].startsWith("#") && "number" }, leads ? el("a", { href: open }, cell) : cell);
-      }),
-    ),
-  );
-  return el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, head)), el("tbody", {}, body)));
 }
