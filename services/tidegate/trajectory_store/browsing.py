@@ -5,7 +5,7 @@ A page is one bounded query: it ends at ``PAGE_ROWS`` rows, or with an error onc
 
 import sqlite3
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import msgspec
 
 from tidegate.core.errors import DeadlineError
 from tidegate.core.ids import TaskId, position_of
+from tidegate.core.records import Trajectory
 from tidegate.trajectory_store.rows import version_of
 from tidegate.trajectory_store.schema import LEDGER_FILE, reading
 from tidegate.wire.frame import decode_provenance
@@ -142,7 +143,7 @@ def group_of(folder: Path, task: TaskId) -> list[GroupMember]:
         }
     members: list[GroupMember] = []
     for frame_id, frame_index, *columns in found:
-        record = records[frame_id][frame_index] if frame_id in records else None
+        record = _member(records, frame_id, frame_index)
         members.append(
             GroupMember(
                 _row(*columns),
@@ -151,6 +152,11 @@ def group_of(folder: Path, task: TaskId) -> list[GroupMember]:
             )
         )
     return sorted(members, key=lambda member: position_of(member.row.trajectory_id) or (0, 0))
+
+
+def _member(records: Mapping[int, list[Trajectory]], frame_id: int, frame_index: int) -> Trajectory | None:
+    """One sample of a frame; None of a frame whose rows were folded meanwhile."""
+    return records[frame_id][frame_index] if frame_id in records else None
 
 
 def updates_of(folder: Path, *, before_step: int | None = None) -> list[ListedUpdate]:

@@ -10,8 +10,8 @@ from tidegate.trajectory_store.folded_ids import read_folded
 from tidegate.trajectory_store.row_sums import (
     BY_LIST,
     BY_PLACE,
-    Group,
     RowSums,
+    SummedRows,
     bounds,
     groups_of,
     stretches,
@@ -127,7 +127,7 @@ class FollowedTimeline:
         )
 
 
-def _last_bin(group: Group) -> int:
+def _last_bin(group: SummedRows) -> int:
     return max(group.stored, group.leased or 0, group.ended or 0)
 
 

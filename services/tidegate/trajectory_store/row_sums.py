@@ -37,7 +37,7 @@ BY_PLACE = "seq BETWEEN :first AND :last"
 BY_LIST = "seq IN (SELECT value FROM json_each(:seqs))"
 
 
-class Group(msgspec.Struct, frozen=True):
+class SummedRows(msgspec.Struct, frozen=True):
     """Rows whose events fall into the same bins and that have the same state. Bins are None before the event.
 
     ``stages_s``: seconds in each stage, summed, of rows that were leased. ``last_s``: the last event, since the epoch.
@@ -67,7 +67,7 @@ class RowSums:
         self.stages_s: dict[str, defaultdict[int, float]] = {name: defaultdict(float) for name in STAGES}
         self.last_s: float | None = None
 
-    def add(self, group: Group) -> None:
+    def add(self, group: SummedRows) -> None:
         """Add the rows of a group."""
         self.states[f"{group.state}: {group.reason}" if group.reason else group.state] += group.num_rows
         for name, place in (("stored", group.stored), ("leased", group.leased), ("ended", group.ended)):
@@ -113,11 +113,11 @@ class RowSums:
 
 def groups_of(
     db: sqlite3.Connection, which: str, *, start_s: float, bin_s: float, **values: object
-) -> Iterator[Group]:
+) -> Iterator[SummedRows]:
     """The groups of some rows. ``which``: ``BY_PLACE`` with ``first`` and ``last``, or ``BY_LIST`` with ``seqs``."""
     rows = db.execute(_QUERY.format(which=which), {"start_s": start_s, "bin_s": bin_s, **values})
     for stored, leased, ended, state, reason, was_leased, num_rows, num_steps, *sums, last_s in rows:
-        yield Group(
+        yield SummedRows(
             stored, leased, ended, state, reason, bool(was_leased), num_rows, num_steps, tuple(sums), last_s
         )
 

@@ -67,11 +67,19 @@ def test_group_is_the_samples_of_one_task_in_their_order(tmp_path: Path, store_f
     assert (dropped.row.reason, dropped.completion) == ("retired", "")
 
 
+def page_of_an_update(folder: Path) -> object:
+    return page_of(folder, Filter(trained_step=3))
+
+
+def group_of_a_task(folder: Path) -> object:
+    return group_of(folder, TaskId(task_id(3)))
+
+
 @pytest.mark.parametrize(
     ("ask", "index"),
     [
-        (lambda folder: page_of(folder, Filter(trained_step=3)), "trajectories_by_update"),
-        (lambda folder: group_of(folder, TaskId(task_id(3))), "sqlite_autoindex_trajectories"),
+        (page_of_an_update, "trajectories_by_update"),
+        (group_of_a_task, "sqlite_autoindex_trajectories"),
         (updates_of, "trajectories_by_update"),
     ],
 )

@@ -111,7 +111,7 @@ def test_row_that_ended_is_read_once(
 ) -> None:
     read: list[int] = []
 
-    def groups_of(*args: object, **values: object) -> list[row_sums.Group]:
+    def groups_of(*args: object, **values: object) -> list[row_sums.SummedRows]:
         found = list(row_sums.groups_of(*args, **values))  # pyright: ignore[reportArgumentType]
         read.append(sum(group.num_rows for group in found))
         return found
