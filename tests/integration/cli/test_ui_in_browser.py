@@ -12,6 +12,7 @@ from urllib.parse import quote
 import msgspec
 import pytest
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -108,7 +109,8 @@ def open_page(browser: Browser, address: str, route: str = "") -> None:
 
 
 def wait_for(browser: Browser, selector: str, *, text: str = "") -> None:
-    WebDriverWait(browser, WAIT_S).until(
+    # A page may replace what was found before its text is read: then it is looked for again.
+    WebDriverWait(browser, WAIT_S, ignored_exceptions=[StaleElementReferenceException]).until(
         lambda driver: any(text in each.text for each in driver.find_elements(By.CSS_SELECTOR, selector))
     )
 
