@@ -7,7 +7,7 @@ above it that begins with ``# --``.
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +15,6 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 CHART = ROOT / "helm" / "tidegate"
-README = CHART / "README.md"
 BEGIN, END = "<!-- values: made by `make chart` -->\n", "<!-- end of values -->\n"
 MARK = "# -- "
 # Described by the types of the run file, in values.schema.json.
@@ -59,19 +58,19 @@ def _default(node: yaml.Node) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def readme() -> str:
-    """The README with the current table."""
-    head, _, rest = README.read_text(encoding="utf-8").partition(BEGIN)
+def readme(chart: Path) -> str:
+    """The README of a chart with the current table."""
+    head, _, rest = (chart / "README.md").read_text(encoding="utf-8").partition(BEGIN)
     _, _, tail = rest.partition(END)
     table = ["| key | default | meaning |", "| --- | --- | --- |"]
-    for key, default, meaning in rows((CHART / "values.yaml").read_text(encoding="utf-8")):
+    for key, default, meaning in rows((chart / "values.yaml").read_text(encoding="utf-8")):
         table.append(f"| `{key}` | {default} | {meaning.replace('|', chr(92) + '|')} |")
     return f"{head}{BEGIN}\n" + "\n".join(table) + f"\n\n{END}{tail}"
 
 
 def build() -> dict[Path, str]:
     """Every file and its text."""
-    files = {README: readme()}
+    files = {CHART / "README.md": readme(CHART)}
     for path in sorted((ROOT / "runs").glob("*.yaml")):
         indented = "".join(
             f"  {line}\n" if line else "\n" for line in path.read_text(encoding="utf-8").splitlines()
@@ -82,16 +81,14 @@ def build() -> dict[Path, str]:
     return files
 
 
-def main() -> int:
-    """Write the files, or with ``--check`` report which are outdated."""
-    parser = argparse.ArgumentParser(
-        description="Write the chart's texts that are generated from its values."
-    )
+def write_or_check(files: Mapping[Path, str], *, description: str) -> int:
+    """Write what differs, or with ``--check`` on the command line name it; returns the exit code."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is outdated")
     check: bool = parser.parse_args().check
     behind = [
         (path, text)
-        for path, text in build().items()
+        for path, text in files.items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     for path, text in behind:
@@ -101,6 +98,11 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
     return 1 if check and behind else 0
+
+
+def main() -> int:
+    """Write the files, or with ``--check`` report which are outdated."""
+    return write_or_check(build(), description="Write the chart's texts that are generated from its values.")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ are those of services/tidegate/operator/rbac.py, the schema of `config` is that 
 key of values.yaml with its default and meaning.
 """
 
-import argparse
 import inspect
 import json
 import sys
@@ -16,7 +15,7 @@ import msgspec
 
 from tidegate.operator.config import OperatorConfig
 from tidegate.operator.rbac import rules
-from tools.chart_readme import BEGIN, END, rows
+from tools.chart_readme import readme, write_or_check
 
 HELM = Path(__file__).resolve().parent.parent / "helm"
 CHART = HELM / "tidegate-operator"
@@ -56,17 +55,6 @@ def _strict(node: Schema) -> Schema:
     return found
 
 
-def readme() -> str:
-    """The README with the current table."""
-    path = CHART / "README.md"
-    head, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    table = ["| key | default | meaning |", "| --- | --- | --- |"]
-    for key, default, meaning in rows((CHART / "values.yaml").read_text(encoding="utf-8")):
-        table.append(f"| `{key}` | {default} | {meaning.replace('|', chr(92) + '|')} |")
-    return f"{head}{BEGIN}\n" + "\n".join(table) + f"\n\n{END}{tail}"
-
-
 def build() -> dict[Path, str]:
     """Every file and its text."""
     permissions: Any = msgspec.to_builtins(rules())
@@ -74,29 +62,14 @@ def build() -> dict[Path, str]:
         CHART / CRD: (HELM / "tidegate" / CRD).read_text(encoding="utf-8"),
         CHART / "files" / "permissions.json": json.dumps(permissions, indent=1) + "\n",
         CHART / "values.schema.json": json.dumps(schema(), indent=2, ensure_ascii=False) + "\n",
-        CHART / "README.md": readme(),
+        CHART / "README.md": readme(CHART),
     }
 
 
 def main() -> int:
     """Write the files, or with ``--check`` report which are outdated."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is outdated")
-    check: bool = parser.parse_args().check
-    behind = [
-        (path, text)
-        for path, text in build().items()
-        if not path.exists() or path.read_text(encoding="utf-8") != text
-    ]
-    for path, text in behind:
-        if check:
-            sys.stderr.write(
-                f"{path.relative_to(HELM.parent)} is outdated: run `make chart` and commit it.\n"
-            )
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    return 1 if check and behind else 0
+    description = "Write what the operator's chart has from the types and from the chart of a run."
+    return write_or_check(build(), description=description)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
 """Statistics of the operator of many runs: runs by the state of their release, rounds, helm's work and failures."""
 
+from typing import Literal, get_args
+
 from tidegate.catalogue.kinds import Counter, Family, Gauge
 
-# Of `operator.objects.State`, which a test compares.
-STATES = (
+# Of a release, in the record that the operator keeps of a run.
+State = Literal[
     "Pending",
     "Queued",
     "Applying",
@@ -15,7 +17,8 @@ STATES = (
     "Failed",
     "Uninstalling",
     "Expired",
-)
+]
+STATES: tuple[State, ...] = get_args(State)
 
 RUNS_IN = Family(
     Gauge,

@@ -9,6 +9,7 @@ from tidegate.launch.run_parsing import parse_plan
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.shipped_runs import is_name, shipped_runs
 from tidegate.models.smollm2 import SMOLLM2
+from tidegate.runtime.own_code.references import find_path
 
 
 def read_run_file(path: Path, overrides: list[str]) -> RunPlan:
@@ -33,9 +34,9 @@ def _find_model(document: dict[str, Any]) -> None:
     path = cast("dict[str, Any]", policy).get("path") if isinstance(policy, dict) else None
     if not isinstance(path, str) or not path or path == SMOLLM2 or Path(path).expanduser().is_dir():
         return
-    beside = Path(document["files_dir"]) / path
-    if beside.is_dir():
-        cast("dict[str, Any]", policy)["path"] = str(beside)
+    found = find_path(path, folder=document["files_dir"])
+    if found.is_dir():
+        cast("dict[str, Any]", policy)["path"] = str(found)
 
 
 def read_document(path: Path, overrides: list[str]) -> dict[str, Any]:

@@ -6,13 +6,13 @@ overwrites the other's. A reader by kstatus (Flux, ``kubectl wait``) sees failed
 while Reconciling is true or Ready is not, else current.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from tidegate.admission.kubernetes.training_run import KIND, RunCondition
+from tidegate.admission.kubernetes.training_run import KIND, RunCondition, condition, dated
 from tidegate.operator.decisions import RunStep
-from tidegate.operator.objects import API_VERSION, ManagedRun, ReleaseRecord, time_text
+from tidegate.operator.objects import API_VERSION, ManagedRun, ReleaseRecord
 from tidegate.operator.plans import ReleasePlan
 
 ADMITTED, RELEASED, RECONCILING, STALLED = "Admitted", "Released", "Reconciling", "Stalled"
@@ -44,27 +44,25 @@ def conditions_of(run: ManagedRun, plan: ReleasePlan, step: RunStep) -> list[Run
     refused = record.refused == plan.digest != "" or bool(plan.problem)
     never = step.verdict is not None and step.verdict.never
     stalled = record.state in FAILED or refused or (record.state == "Queued" and never)
-    is_ready = any(
-        each.type == "Ready" and each.status != "Unknown" and each.last_transition_time
-        for each in run.status.conditions
-    )
+    ready = run.condition("Ready")
+    is_ready = ready is not None and ready.status != "Unknown" and ready.last_transition_time != ""
     working = record.state not in AT_REST
     starting = record.state == "Installed" and plan.reads_run and not is_ready
     return [
         _admitted(record, step),
-        _condition(
+        condition(
             RELEASED,
             is_true=bool(record.digest) and record.digest == plan.digest and record.state not in FAILED,
             reason=reason,
             message=message,
         ),
-        _condition(
+        condition(
             RECONCILING,
             is_true=(working or starting) and not stalled,
             reason="WaitsForAdmission" if starting else reason,
             message=message if not stalled else "",
         ),
-        _condition(
+        condition(
             STALLED,
             is_true=stalled,
             reason=("QuotaImpossible" if never and record.state == "Queued" else reason)
@@ -85,25 +83,8 @@ def _admitted(record: ReleaseRecord, step: RunStep) -> RunCondition:
     return RunCondition(ADMITTED, "False", "NotAsking", f"the release is {record.state}")
 
 
-def _condition(type_: str, *, is_true: bool, reason: str, message: str) -> RunCondition:
-    status: Literal["True", "False"] = "True" if is_true else "False"
-    return RunCondition(type_, status, reason, message)
-
-
 def applied_status(run: ManagedRun, plan: ReleasePlan, step: RunStep, *, wall_s: float) -> dict[str, Any]:
     """The body of a server-side apply of the status. A condition keeps its time while its status stays."""
-    dated: list[object] = []
-    for condition in conditions_of(run, plan, step):
-        before = run.condition(condition.type)
-        same = before is not None and before.status == condition.status and before.last_transition_time
-        at = before.last_transition_time if before is not None and same else time_text(wall_s)
-        dated.append(
-            msgspec.to_builtins(
-                msgspec.structs.replace(
-                    condition, last_transition_time=at, observed_generation=run.metadata.generation
-                )
-            )
-        )
     meta = run.metadata
     release: dict[str, Any] = msgspec.to_builtins(step.record)
     return {
@@ -113,7 +94,12 @@ def applied_status(run: ManagedRun, plan: ReleasePlan, step: RunStep, *, wall_s:
         "status": {
             "observedGeneration": meta.generation,
             "release": {"state": step.record.state, **release},
-            "conditions": dated,
+            "conditions": dated(
+                conditions_of(run, plan, step),
+                run.status.conditions,
+                generation=meta.generation,
+                wall_s=wall_s,
+            ),
         },
     }
 

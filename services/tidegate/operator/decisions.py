@@ -9,8 +9,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from tidegate.admission.kubernetes.training_run import time_text
 from tidegate.operator.config import OperatorConfig
-from tidegate.operator.objects import ReleaseRecord, RunKey, WorkloadState, time_text
+from tidegate.operator.objects import ReleaseRecord, RunKey, WorkloadState
 from tidegate.operator.plans import ReleasePlan, ScaledWorkload
 from tidegate.operator.quotas import QuotaDemand, QuotaVerdict, judge
 from tidegate.operator.restarts import in_order

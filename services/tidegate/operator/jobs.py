@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from tidegate.admission.kubernetes.training_run import time_text
 from tidegate.core.errors import TidegateError
 from tidegate.operator.config import HelmConfig
 from tidegate.operator.decisions import JobInFlight
@@ -27,7 +28,7 @@ from tidegate.operator.helm import (
     run_helm,
     uninstall_command,
 )
-from tidegate.operator.objects import ReleaseRecord, RunKey, WorkloadState, time_text
+from tidegate.operator.objects import ReleaseRecord, RunKey, WorkloadState
 from tidegate.operator.plans import ReleasePlan
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.files import replace_file
@@ -129,7 +130,7 @@ class ReleaseJobs:
         self._begin(key, job, lambda: self._apply(key, plan, hold, is_new=is_new))
 
     def uninstall(self, key: RunKey, *, is_new: bool) -> None:
-        """Begin to remove a release. ``is_new``: as above; then one that is there may be somebody else's."""
+        """Begin to remove a release. ``is_new``: as above; then an existing release may be another owner's."""
         self._begin(key, JobInFlight("uninstall"), lambda: self._uninstall(key, is_new=is_new))
 
     def stop(self, key: RunKey) -> None:
@@ -180,7 +181,7 @@ class ReleaseJobs:
         """One attempt.
 
         Raises:
-            RunRefusedError: the chart or its check refuses the run, or the release is somebody else's.
+            RunRefusedError: the chart or its check refuses the run, or the release has another owner.
             TidegateError: another attempt may help.
         """
         cluster = self._cluster

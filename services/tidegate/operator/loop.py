@@ -114,7 +114,7 @@ class OperatorLoop:
         observations = [view.observation for view in views]
         absent = self._absent(observed)
         steps = decide(observations, self._config, now_s=wall_s, chart=self._chart, absent=absent)
-        # Who leaves something to others comes first; where that cannot be written, nobody gets it.
+        # Runs that give back a part of the quota come first; where that cannot be written, no run takes it.
         views.sort(key=lambda view: not gives_back(view.run.status.release, steps[view.run.key].record))
         all_given = True
         for view in views:

@@ -1,11 +1,11 @@
 """The fields of TrainingRuns and workloads that the operator reads, and the record that it keeps in the status."""
 
-from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from tidegate.admission.kubernetes.training_run import GROUP, VERSION, RunCondition
+from tidegate.catalogue.operator import State
 
 API_VERSION = f"{GROUP}/{VERSION}"
 FINALIZER = "tidegate.dev/release"
@@ -13,19 +13,6 @@ FINALIZER = "tidegate.dev/release"
 RELEASE_ANNOTATION = "meta.helm.sh/release-name"
 INSTANCE_LABEL, COMPONENT_LABEL = "app.kubernetes.io/instance", "app.kubernetes.io/component"
 
-State = Literal[
-    "Pending",
-    "Queued",
-    "Applying",
-    "Restarting",
-    "Installed",
-    "Suspending",
-    "Suspended",
-    "Refused",
-    "Failed",
-    "Uninstalling",
-    "Expired",
-]
 VolumePolicy = Literal["Retain", "Delete"]
 WorkloadKind = Literal["Deployment", "StatefulSet", "JobSet", "LeaderWorkerSet"]
 
@@ -208,11 +195,6 @@ def workload_of(kind: WorkloadKind, found: SetObject) -> WorkloadState:
         is_settled,
         is_held,
     )
-
-
-def time_text(wall_s: float) -> str:
-    """Seconds since the epoch as RFC 3339."""
-    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def is_managed(run: ManagedRun) -> bool:

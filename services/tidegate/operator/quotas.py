@@ -1,9 +1,9 @@
 """Which runs may start: quotas of runs and GPUs, first come first served. Pure.
 
-A run that holds its place keeps it: a quota that is lowered stops nobody. One that asks for more GPUs than it was
+A run that holds its place keeps it: a quota that is lowered stops no run. One that asks for more GPUs than it was
 given waits for the difference with its old release. Who does not fit into its namespace's quota holds up only later
 runs of that namespace; who does not fit into the quota of all holds up all later ones, so that large runs do not wait
-for ever. One that could never fit holds up nobody.
+for ever. One that could never fit holds up no other.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """The Role of the operator, exactly as its chart must render it: what helm needs for the chart's objects, and no more.
 
-No wildcards, nothing cluster-wide, no `escalate` and no `bind`: the API server lets nobody give permissions that they
-lack, so those that the Roles of a release give to its pods are among these. Namespaces are Kubernetes' border: with
+No wildcards, nothing cluster-wide, no `escalate` and no `bind`: the API server lets no account give permissions that it
+lacks, so those that the Roles of a release give to its pods are among these. Namespaces are Kubernetes' border: with
 these permissions in a namespace the operator can read its Secrets, as helm keeps releases in Secrets.
 """
 

@@ -317,7 +317,7 @@ async def test_a_release_in_the_middle_of_an_operation_is_taken_up_again(
     assert secret_path(RL, 1) not in cluster.objects
 
 
-async def test_a_release_of_somebody_else_is_not_taken_over(
+async def test_a_release_of_another_owner_is_not_taken_over(
     cluster: OperatorCluster, helm: PretendedHelm, tmp_path: Path
 ) -> None:
     cluster.create(RL)

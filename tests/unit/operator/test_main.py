@@ -1,4 +1,4 @@
-"""What the operator needs before it starts: its Lease, a chart, and nobody's token."""
+"""What the operator needs before it starts: its Lease and a chart; and no token is accepted."""
 
 from pathlib import Path
 

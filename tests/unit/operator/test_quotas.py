@@ -96,7 +96,7 @@ def test_other_namespaces_have_the_limits_of_each() -> None:
     assert admitted(quota, *demands) == {"x", "y", "b/x", "c/x"}
 
 
-def test_what_could_never_fit_holds_up_nobody() -> None:
+def test_what_could_never_fit_holds_up_no_other_run() -> None:
     found = verdicts(total(gpus=4), demand("huge", 1, 8), demand("small", 2, 4))
     assert found["huge"].never
     assert found["small"].fits

@@ -326,7 +326,7 @@ def test_invariants_hold_and_every_run_comes_to_rest(seed: int) -> None:
         else:
             assert record.state == "Queued", (key, record)
     if any(run.record.state == "Queued" for run in world.runs.values()):
-        # Somebody holds the room that they wait for.
+        # Another run holds the quota that they wait for.
         assert any(run.record.admitted for run in world.runs.values())
     refusals = {attempt: count for attempt, count in world.attempts.items() if attempt[2] in world.refused}
     assert all(count <= 1 + LOSSES_MAX for count in refusals.values()), refusals

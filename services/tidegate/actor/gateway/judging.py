@@ -44,7 +44,7 @@ class EpisodeJudge:
 
         Raises:
             UnavailableError: it is no fault of what the policy chose; the task is for another attempt.
-            NoRewardError: nobody scored the group, which is dropped.
+            NoRewardError: the group has no score, and is dropped.
         """
         stats, task_id = self._context.stats, episode.task.task_id
         if group.worker_ended:

@@ -339,7 +339,7 @@ class ClusterLoop:
         found = {each.metadata.name: each.spec.replicas for each in self._deployments}
         found[learner] = num_learners
         # The last backup asks the learner for its files.
-        is_due = is_expected(Path(self._context.settings.data_dir))
+        is_due = num_learners > 0 and is_expected(Path(self._context.settings.data_dir))
         keeps_last = waits_for_backup(state, is_due=is_due, now_s=self._context.clock.now_s())
         wanted = wanted_replicas(state, found, last=[learner], keeps_last=keeps_last)
         if state.checkpointed and wanted:

@@ -4,17 +4,11 @@ One namespace, no wildcards, no Secrets, no watches, nothing deleted. The chart 
 bound to a name, and uninstalling the release deletes what is the release's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from tidegate.admission.kubernetes.access import LearnerKind
+from tidegate.admission.kubernetes.access import LEARNER_RESOURCES, LearnerKind
 from tidegate.core.scaling import Mode
 from tidegate.runtime.kubernetes_api import RbacRule
-
-_LEARNERS: Mapping[LearnerKind, tuple[str, str]] = {
-    "StatefulSet": ("apps", "statefulsets/scale"),
-    "JobSet": ("jobset.x-k8s.io", "jobsets"),
-    "TrainJob": ("trainer.kubeflow.org", "trainjobs"),
-}
 
 
 def rules(
@@ -46,8 +40,8 @@ def rules(
     if mode == "controller" or learner:
         asked.append(RbacRule(("apps",), ("deployments/scale",), ("patch",), named))
     if learner:
-        group, resource = _LEARNERS[learner_kind]
-        asked.append(RbacRule((group,), (resource,), ("get", "patch"), (learner,)))
+        found = LEARNER_RESOURCES[learner_kind]
+        asked.append(RbacRule((found.group,), (found.resource,), ("get", "patch"), (learner,)))
     if mode == "controller":
         asked += [
             RbacRule(("autoscaling",), ("horizontalpodautoscalers",), ("list",)),

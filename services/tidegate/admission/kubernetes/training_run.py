@@ -4,7 +4,7 @@ A spec narrows the run file and never widens it; fields that it omits, and every
 run file's values.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
@@ -179,13 +179,13 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
     at_rest = COMPLETED if snapshot.completed else AT_ZERO if at_zero else ""
     working = learner and (actors or limits.paused)
     return [
-        _condition(
+        condition(
             "Ready",
             is_true=working or bool(at_rest),
             reason=at_rest or ("Working" if working else "LearnerUnavailable" if not learner else "NoActors"),
         ),
         _staleness(snapshot),
-        _condition(
+        condition(
             "Backpressured",
             is_true=snapshot.bottleneck == "store" or (bool(limits.reason) and not limits.paused),
             reason="StoreBehind" if snapshot.bottleneck == "store" or limits.reason else "Flowing",
@@ -193,7 +193,7 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
         ),
         RunCondition("WeightsCurrent", "Unknown", "NoActors")
         if not actors
-        else _condition(
+        else condition(
             "WeightsCurrent",
             is_true=signals.publish_lag <= limits.max_lag,
             reason="WithinBudget" if signals.publish_lag <= limits.max_lag else "ActorsBehind",
@@ -201,12 +201,12 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
             if signals.publish_lag > limits.max_lag
             else "",
         ),
-        _condition(
+        condition(
             "LearnerAvailable",
             is_true=learner,
             reason="Reporting" if learner else at_rest or "NotReporting",
         ),
-        _condition(
+        condition(
             "ActorsAvailable",
             is_true=actors,
             reason="Reporting"
@@ -217,18 +217,18 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
             else "",
         ),
         _scaling(snapshot),
-        _condition(
+        condition(
             "Suspending",
             is_true=limits.paused and not idle,
             reason="FinishingWork" if limits.paused and not idle else "NothingUnderWay",
         ),
-        _condition(
+        condition(
             "Suspended",
             is_true=limits.paused and idle,
             reason="Paused" if limits.paused else "Admitting",
             message=limits.reason if limits.paused else "",
         ),
-        _condition(
+        condition(
             COMPLETED,
             is_true=snapshot.completed,
             reason=("TargetReached" if snapshot.target else "MaxVersions")
@@ -236,7 +236,7 @@ def conditions_of(snapshot: RunSnapshot) -> list[RunCondition]:
             else "Running",
             message=f"{snapshot.target} holds" if snapshot.completed and snapshot.target else "",
         ),
-        _condition(
+        condition(
             "Accepted",
             is_true=not snapshot.beyond,
             reason="BeyondRunFile" if snapshot.beyond else "WithinRunFile",
@@ -252,21 +252,6 @@ def status_of(
 
     Of a managed run ``observedGeneration`` is the operator's, who acts on the whole spec.
     """
-    known = {condition.type: condition for condition in run.status.conditions}
-    now = datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    dated: list[object] = []
-    for condition in conditions:
-        before = known.get(condition.type)
-        same = before is not None and before.status == condition.status and before.last_transition_time
-        dated.append(
-            msgspec.to_builtins(
-                msgspec.structs.replace(
-                    condition,
-                    last_transition_time=before.last_transition_time if before is not None and same else now,
-                    observed_generation=run.metadata.generation,
-                )
-            )
-        )
     signals, made = snapshot.signals, snapshot.recommendation
     budgets = [verdict.budget_left for verdict in snapshot.verdicts if verdict.slo.name in LAG_OBJECTIVES]
     own = {} if run.spec.run is not None else {"observedGeneration": run.metadata.generation}
@@ -296,7 +281,9 @@ def status_of(
                 "scaleOwner": snapshot.scale_owner,
             },
             "lastCheckpoint": snapshot.checkpoint,
-            "conditions": dated,
+            "conditions": dated(
+                conditions, run.status.conditions, generation=run.metadata.generation, wall_s=wall_s
+            ),
         }
     )
 
@@ -341,12 +328,33 @@ def _scaling(snapshot: RunSnapshot) -> RunCondition:
         return RunCondition("ScalingActive", "False", "AccessDenied", snapshot.denied)
     reasons = {"advise": "Advising", "external": "ExternalScaler", "controller": "Controlling"}
     message = snapshot.recommendation.reason if snapshot.recommendation is not None else ""
-    return _condition(
+    return condition(
         "ScalingActive", is_true=snapshot.mode != "advise", reason=reasons[snapshot.mode], message=message
     )
 
 
-def _condition(type_: str, *, is_true: bool, reason: str, message: str = "") -> RunCondition:
+def dated(
+    conditions: Sequence[RunCondition], before: Sequence[RunCondition], *, generation: int, wall_s: float
+) -> list[object]:
+    """Conditions of a spec's ``generation`` as they are written; one keeps its time while its status stays."""
+    known = {each.type: each for each in before}
+    found: list[object] = []
+    for each in conditions:
+        earlier = known.get(each.type)
+        same = earlier is not None and earlier.status == each.status and earlier.last_transition_time
+        at = earlier.last_transition_time if earlier is not None and same else time_text(wall_s)
+        changed = msgspec.structs.replace(each, last_transition_time=at, observed_generation=generation)
+        found.append(msgspec.to_builtins(changed))
+    return found
+
+
+def time_text(wall_s: float) -> str:
+    """Seconds since the epoch as RFC 3339."""
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def condition(type_: str, *, is_true: bool, reason: str, message: str = "") -> RunCondition:
+    """A condition without its time."""
     return RunCondition(type_, "True" if is_true else "False", reason, message)
 
 

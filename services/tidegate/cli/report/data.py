@@ -146,14 +146,22 @@ def read_flow(folder: Path, *, fallback_s: float) -> tuple[float, WorkFlow]:
         NotFoundError, StaleFolderError, CorruptionError: journal or ledger cannot be read.
     """
     journal, ledger = journal_path(folder), ledger_path(folder)
-    start_s, end_s = first_admission_s(journal), last_event_s(ledger)
+    start_s, end_s = flow_start_s(journal, ledger), last_event_s(ledger)
     if start_s is None or end_s is None:
         return fallback_s, _EMPTY
-    # The series begin with the oldest row that was not folded.
-    start_s = max(start_s, first_kept_s(ledger) or start_s)
     slice_s = max(SLICE_S_MIN, (end_s - start_s) / SLICES)
     timeline = read_timeline(ledger, start_s=start_s, slice_s=slice_s)
     return start_s, flow_of(journal, timeline, start_s=start_s, end_s=end_s, slice_s=slice_s)
+
+
+def flow_start_s(journal: Path, ledger: Path) -> float | None:
+    """When the flow of work begins: with the first admission, or with the oldest row that was not folded.
+
+    Raises:
+        NotFoundError, StaleFolderError, CorruptionError: journal or ledger cannot be read.
+    """
+    start_s = first_admission_s(journal)
+    return None if start_s is None else max(start_s, first_kept_s(ledger) or start_s)
 
 
 def flow_of(

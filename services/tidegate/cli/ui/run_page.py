@@ -8,7 +8,7 @@ import yaml
 from tidegate.admission.slo_file import STATE_FILE, read_slos, verdicts_of
 from tidegate.cli.accounting import journal_path, ledger_path
 from tidegate.cli.explain import diagnosis_of
-from tidegate.cli.report.data import Points, flow_of
+from tidegate.cli.report.data import Points, flow_of, flow_start_s
 from tidegate.cli.run_list import line_of
 from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.cli.slo import objective_text
@@ -18,9 +18,7 @@ from tidegate.core.balance import is_measured
 from tidegate.core.errors import CorruptionError
 from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan, read_processes
-from tidegate.task_queue.journal_file import first_admission_s
 from tidegate.trajectory_store.followed_timeline import FollowedTimeline
-from tidegate.trajectory_store.timeline import first_kept_s
 
 STORE_FOLDER = "trajectory_store"
 # Points of a curve of the flow.
@@ -143,11 +141,9 @@ class WorkFlowAnswer:
         record, _ = read_plan(self._folder)
         journal, ledger = journal_path(self._folder), ledger_path(self._folder)
         nothing: dict[str, Any] = {"states": {}, "depths": {}, "rates": {}, "stages_s": {}, "num_unread": 0}
-        start_s = first_admission_s(journal) if journal.exists() and ledger.exists() else None
+        start_s = flow_start_s(journal, ledger) if journal.exists() and ledger.exists() else None
         if start_s is None:
             return {**nothing, "started_at_s": record.created_at_s}
-        # The series begin with the oldest row that was not folded.
-        start_s = max(start_s, first_kept_s(ledger) or start_s)
         found = self._timeline.follow(start_s=start_s)
         if found.num_unread or found.end_s is None:
             return {**nothing, "started_at_s": start_s, "num_unread": found.num_unread}

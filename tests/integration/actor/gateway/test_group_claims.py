@@ -25,6 +25,15 @@ from tidegate.actor.rollouts.outcomes import DroppedTask
 pytestmark = pytest.mark.integration
 
 
+async def ask(
+    session: ClientSession, url: str, key: str, body: Any = None, *, method: str = "POST"
+) -> tuple[int, Any]:
+    """The status and the body of an answer."""
+    headers = {"Authorization": f"Bearer {key}"}
+    async with session.request(method, url, json=body, headers=headers) as response:
+        return response.status, await response.json()
+
+
 @pytest.fixture
 def engine() -> ScriptedEngine:
     return ScriptedEngine(calculator_policy)
@@ -34,7 +43,7 @@ def engine() -> ScriptedEngine:
 async def test_group_that_is_claimed_whole_and_not_scored_is_dropped_whole(
     engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    """With ``without_reward: zero``: nobody gave a verdict that all of its episodes are worth nothing."""
+    """With ``without_reward: zero``: no rubric judged that all of its episodes are worth nothing."""
     monkeypatch.setenv(OPERATOR_KEY_VARIABLE, "operator")
     config = with_config(command=(), port=free_port(), idle_s=600.0, episode_deadline_s=6000.0)
     clock = SkippingClock()
@@ -46,35 +55,30 @@ async def test_group_that_is_claimed_whole_and_not_scored_is_dropped_whole(
         await until(lambda: bool(runner.server.address) and runner.num_open == 2)
         base = f"http://{runner.server.address}"
 
-        async def ask(url: str, key: str, body: Any = None, *, method: str = "POST") -> tuple[int, Any]:
-            headers = {"Authorization": f"Bearer {key}"}
-            async with session.request(method, url, json=body, headers=headers) as response:
-                return response.status, await response.json()
-
-        _, group = await ask(f"{base}/tidegate/episodes?groups=true", "operator")
+        _, group = await ask(session, f"{base}/tidegate/episodes?groups=true", "operator")
         first, second = group["episodes"]
         assert first["task"]["seed"] != second["task"]["seed"]
         hello = {"messages": [{"role": "user", "content": "hello"}]}
         for member in (first, second):
-            await ask(f"{member['base_url']}/chat/completions", member["api_key"], hello)
+            await ask(session, f"{member['base_url']}/chat/completions", member["api_key"], hello)
         clock.skipped_s += 500.0
         # One that ended is not idle while another is used.
-        await ask(f"{second['base_url']}/chat/completions", second["api_key"], hello)
+        await ask(session, f"{second['base_url']}/chat/completions", second["api_key"], hello)
         clock.skipped_s += 500.0
         await asyncio.sleep(0.6)
         assert not running.done()
         rewards = {"rewards": {first["episode_id"]: {"reward": 1.0}}}
-        status, answer = await ask(group["rewards_url"], group["reward_key"], rewards)
+        status, answer = await ask(session, group["rewards_url"], group["reward_key"], rewards)
         assert (status, "1 of its 2" in answer["error"]["message"]) == (400, True)
         if ending == "end":
             address = f"{base}/tidegate/groups/{group['group_id']}"
             address += "?why=its+rubric+broke"
-            assert (await ask(address, group["reward_key"], method="DELETE"))[0] == 200
+            assert (await ask(session, address, group["reward_key"], method="DELETE"))[0] == 200
         else:
             clock.skipped_s += 601.0
         [made] = await running
         rewards["rewards"][second["episode_id"]] = {"reward": 1.0}
-        status, _ = await ask(group["rewards_url"], group["reward_key"], rewards)
+        status, _ = await ask(session, group["rewards_url"], group["reward_key"], rewards)
         assert status == 401, "too late"
     assert isinstance(made, DroppedTask)
     assert (made.by, made.reason) == ("failed", "failed")
@@ -92,22 +96,18 @@ async def test_rewards_of_a_group_that_are_posted_again_are_answered_as_before(
         running = asyncio.create_task(made_of(runner, question(num_samples=2)))
         await until(lambda: bool(runner.server.address) and runner.num_open == 2)
 
-        async def post(url: str, key: str, body: Any = None) -> tuple[int, Any]:
-            async with session.post(url, json=body, headers={"Authorization": f"Bearer {key}"}) as response:
-                return response.status, await response.json()
-
         base = f"http://{runner.server.address}"
-        _, group = await post(f"{base}/tidegate/episodes?groups=true", "operator")
+        _, group = await ask(session, f"{base}/tidegate/episodes?groups=true", "operator")
         for member in group["episodes"]:
             hello = {"messages": [{"role": "user", "content": "hello"}]}
-            await post(f"{member['base_url']}/chat/completions", member["api_key"], hello)
+            await ask(session, f"{member['base_url']}/chat/completions", member["api_key"], hello)
         first, second = (member["episode_id"] for member in group["episodes"])
         rewards: Any = {"rewards": {first: {"reward": 1.0}, second: "it broke"}}
-        answers = [await post(group["rewards_url"], group["reward_key"], rewards)]
+        answers = [await ask(session, group["rewards_url"], group["reward_key"], rewards)]
         samples = samples_of(await running)
-        answers.append(await post(group["rewards_url"], group["reward_key"], rewards))
+        answers.append(await ask(session, group["rewards_url"], group["reward_key"], rewards))
         rewards["rewards"][first] = {"reward": 0.0}
-        answers.append(await post(group["rewards_url"], group["reward_key"], rewards))
+        answers.append(await ask(session, group["rewards_url"], group["reward_key"], rewards))
     assert [status for status, _ in answers] == [200, 200, 409]
     assert [sample.reward for sample in samples] == [1.0, 0.0]
     assert [sample.log for sample in samples] == ["", "no reward: its agent ended it: it broke"]
