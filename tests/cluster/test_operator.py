@@ -240,6 +240,10 @@ def test_a_resumed_run_has_its_numbers_again_and_trains_on(
     until("it trains", lambda: version(place) >= before + 5, timeout_s=300.0)
 
 
+def secrets(place: Namespace) -> str:
+    return place.kubectl("get", "secrets", "--output", "name")
+
+
 def started_at(place: Namespace) -> dict[str, str]:
     """When the newest pod of each service was started."""
     return {
@@ -285,6 +289,27 @@ def test_a_run_completes_expires_and_keeps_its_status(
     )
     until("its pods are at 0", lambda: replicas(place) == (0, 0), timeout_s=120.0)
     until("it gave its place back", lambda: not is_true(spaces[1], "one", "Admitted"), timeout_s=60.0)
+
+
+def test_an_operator_killed_while_it_installs_is_followed_by_one_that_finishes(
+    trained: list[Namespace], spaces: list[str], figures: dict[str, object]
+) -> None:
+    """Helm's record of the unfinished install must not keep the next operator from installing."""
+    if os.environ.get("TIDEGATE_E2E_OPERATOR") == "process":
+        pytest.skip("the operator is a process of this machine, which nothing starts again")
+    late = Namespace(spaces[1], "late")
+    run_file = runs_of(spaces[0])["two"]["spec"]["run"]
+    late.kubectl("create", "--filename", "-", given=training_run("late", run_file))
+    until("helm installs it", lambda: "sh.helm.release.v1.late.v1" in secrets(late), timeout_s=120.0)
+    assert state(spaces[1], "late") == "Applying"
+    pods = ("--selector", "app.kubernetes.io/name=tidegate-operator", "--force", "--grace-period=0")
+    run("kubectl", "--namespace", SYSTEM, "delete", "pod", *pods)
+    figures["installed_after_a_kill_s"] = until(
+        "it is installed", lambda: state(spaces[1], "late") == "Installed", timeout_s=INSTALL_TIMEOUT_S
+    )
+    until("it trains", lambda: version(late) >= 5, timeout_s=300.0)
+    assert not is_true(spaces[1], "late", "Stalled")
+    assert late.audit()["balanced"]
 
 
 def test_deletion_removes_everything_of_one_run_and_nothing_of_the_others(

@@ -108,11 +108,11 @@ class ReleaseJobs:
         clock: Clock,
         *,
         folder: Path,
-        on_attempt: Callable[[str, float, bool], None] = lambda _verb, _seconds, _ok: None,
+        on_attempt: Callable[[RunKey, str, float, bool], None] = lambda _key, _verb, _seconds, _ok: None,
         on_retry: Callable[[RunKey, FailedAttempt], None] = lambda _key, _failed: None,
         run: RunProgram | None = None,
     ) -> None:
-        """``folder``: for values and helm's caches. ``on_attempt`` is told of each helm: verb, seconds, success."""
+        """``folder``: for values and helm's caches. ``on_attempt``: after each helm, with verb, seconds, success."""
         self._cluster, self._config, self._clock = cluster, config, clock
         self._folder, self._on_attempt, self._on_retry = folder, on_attempt, on_retry
         self._run = run or _run_program
@@ -222,7 +222,7 @@ class ReleaseJobs:
                 result = await self._run(command, self._folder, deadline_s)
                 ok = result.exit_code == 0
             finally:
-                self._on_attempt(command[1], self._clock.monotonic_s() - started_s, ok)
+                self._on_attempt(key, command[1], self._clock.monotonic_s() - started_s, ok)
         if not ok:
             raise failure_of(result, key)
 

@@ -211,7 +211,7 @@ class OperatorLoop:
 
     async def _act(self, view: ManagedView, step: RunStep, action: Action) -> bool:
         run, key = view.run, view.run.key
-        self._log.info("operator_acts", run=str(key), action=type(action).__name__)
+        self._log.info("operator_acts", training_run=str(key), action=type(action).__name__)
         match action:
             case AddFinalizer():
                 await self._cluster.add_finalizer(run)
@@ -235,7 +235,7 @@ class OperatorLoop:
         changed = before.state != after.state
         if not changed and (after.state not in FAILED or before.message == after.message):
             return
-        self._log.info("release", run=str(run.key), state=after.state, message=after.message)
+        self._log.info("release", training_run=str(run.key), state=after.state, message=after.message)
         if after.state in FAILED:
             self._stats.add(statistics.FAILURES)
         meta = run.metadata

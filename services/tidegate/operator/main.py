@@ -124,15 +124,21 @@ async def run_operator(config: OperatorConfig, *, listen: str) -> int:
     return exit_codes.DRAINED
 
 
-def _count_helm(stats: StatsBoard, verb: str, seconds: float, succeeded: bool) -> None:
+def _count_helm(stats: StatsBoard, key: RunKey, verb: str, seconds: float, succeeded: bool) -> None:
     stats.add(statistics.HELM_CALLS)
     stats.add(statistics.HELM_S, seconds)
     if not succeeded:
         stats.add(statistics.HELM_FAILURES)
-    structlog.get_logger("operator").info("helm", verb=verb, seconds=round(seconds, 1), succeeded=succeeded)
+    structlog.get_logger("operator").info(
+        "helm", training_run=str(key), verb=verb, seconds=round(seconds, 1), succeeded=succeeded
+    )
 
 
 def _log_retry(key: RunKey, failed: FailedAttempt) -> None:
     structlog.get_logger("operator").warning(
-        "helm_retried", run=str(key), attempt=failed.number, pause_s=failed.pause_s, error=str(failed.error)
+        "helm_retried",
+        training_run=str(key),
+        attempt=failed.number,
+        pause_s=failed.pause_s,
+        error=str(failed.error),
     )
