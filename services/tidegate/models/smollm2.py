@@ -30,7 +30,7 @@ def smollm2_folder(cache_dir: Path) -> Path:
         ConfigError: a package is missing.
     """
     digest = xxhash.xxh3_64(_gguf().read_bytes())
-    digest.update(f"{FORMAT} {metadata.version('transformers')}")
+    digest.update(f"{FORMAT} {metadata.version('transformers')}".encode())
     return cache_dir / f"{SMOLLM2}-{digest.hexdigest()}"
 
 

@@ -26,6 +26,7 @@ class CountdownServer:
     def __init__(self) -> None:
         self.resets: list[dict[str, Any]] = []
         self.num_open = 0
+        self.num_ended = 0
         self.room = 8
         self.is_away = False
         self.url = ""
@@ -61,6 +62,9 @@ class CountdownServer:
                 count = asked["data"]["seed"]
                 await self._observe(socket, count, reward=None, done=False)
                 continue
+            if asked["type"] == "close":
+                self.num_ended += 1
+                return
             take = asked["data"]["take"]
             if take < 0:
                 await self._send(socket, "error", {"message": "negative", "code": "VALIDATION_ERROR"})

@@ -65,6 +65,7 @@ async def test_an_episode_is_reset_stepped_and_worth_the_sum_of_its_rewards(
     assert (last.score.reward, last.truncated) == (7.0, False)
     assert last.score.components == {"sum": 7.0, "last": 5.0, "steps": 2.0}
     await until(lambda: server.num_open == 0)
+    assert server.num_ended == 1, "the session ends by its own message: OpenEnv logs an error otherwise"
 
 
 async def test_turns_that_are_used_up_end_an_episode_with_its_rewards(episodes: OwnEpisodes) -> None:

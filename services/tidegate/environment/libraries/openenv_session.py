@@ -172,6 +172,11 @@ class OpenEnvSession:
         return content
 
     async def _close(self) -> None:
+        # As OpenEnv's own client does: a server that finds the connection closed instead may log an error each time.
+        with suppress(TimeoutError, OSError, aiohttp.ClientError):
+            async with asyncio.timeout(CLOSE_WAIT_S):
+                await self._socket.send_str('{"type":"close"}')
+                await asyncio.wait({self._reading})
         with suppress(TimeoutError, OSError, aiohttp.ClientError):
             async with asyncio.timeout(CLOSE_WAIT_S):
                 await self._socket.close()
