@@ -45,6 +45,7 @@ MAY_CALL: dict[str, set[str]] = {
     "weight_distribution": set(),
     "admission": {"LearnerService/Checkpoint", "LifecycleService/GetStats"},
     "backup": {"SnapshotService/ReadSnapshot"},
+    "ui": {"RecordsService/ReadRecords"},
     "operator": {
         "ActorService/GetServing",
         "AdmissionService/GetLimits",
@@ -96,13 +97,13 @@ def test_table_has_exactly_the_methods_of_the_protos() -> None:
     declared = {
         service.full_name: {method.name for method in service.methods} for service in services_of_protos()
     }
-    assert len(declared) == 11
+    assert len(declared) == 12
     assert {name: set(methods) for name, methods in CALLERS.items() if name not in FOREIGN} == declared
     assert CALLERS.keys() - declared.keys() == FOREIGN
 
 
-def test_roles_are_the_services_a_backup_and_an_operator() -> None:
-    assert set(ROLES) == {*SERVICES, "backup", "operator"}
+def test_roles_are_the_services_a_backup_a_page_and_an_operator() -> None:
+    assert set(ROLES) == {*SERVICES, "backup", "ui", "operator"}
     assert get_args(Role) == ROLES
 
 

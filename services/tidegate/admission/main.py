@@ -1,6 +1,7 @@
 """The entry point of admission: builds its parts before its loops run."""
 
 from functools import partial
+from pathlib import Path
 
 from tidegate.admission.broker_watch import BrokerWatch
 from tidegate.admission.completion import RunCompletion
@@ -12,6 +13,7 @@ from tidegate.admission.samples import FILE_NAME
 from tidegate.admission.scaling import Scaling
 from tidegate.admission.servicer import AdmissionServicer, ExternalScalerServicer
 from tidegate.admission.slo_watch import SloWatch
+from tidegate.admission.snapshot import add_lines
 from tidegate.admission.staleness_controller import StalenessController
 from tidegate.admission.state_file import StateFile
 from tidegate.core.pauses import Pause
@@ -19,6 +21,7 @@ from tidegate.runtime.json_lines_file import JsonLinesFile
 from tidegate.runtime.live_settings import run_file_limits
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.settings_loop import follow_settings
+from tidegate.runtime.snapshots.servicer import RecordsServicer
 
 PAUSE_FILE = "pause.json"
 
@@ -64,6 +67,8 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
     if cluster is not None:
         loops["kubernetes"] = cluster[0].run
 
+    records = RecordsServicer(add_lines, folder=Path(settings.data_dir), staging_in=context.data_dir)
+
     async def close() -> None:
         if cluster is not None:
             await cluster[1].close()
@@ -74,6 +79,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
         servicers=[
             AdmissionServicer(admission).registration(),
             ExternalScalerServicer(ExternalScaler(admission.scaling)).registration(),
+            records.registration(),
         ],
         close=close,
     )

@@ -37,7 +37,7 @@ from tidegate.learner.ranks.port import SharedTrainer
 from tidegate.learner.replay_batches import ReplaySupply
 from tidegate.learner.reporting import StepReporter
 from tidegate.learner.servicer import LearnerServicer
-from tidegate.learner.snapshot import learner_moment
+from tidegate.learner.snapshot import add_lines, learner_moment
 from tidegate.learner.steps_log import STEPS_FILE, StepsLog
 from tidegate.learner.trajectory_batches import TrajectorySupply
 from tidegate.learner.update_speed import UpdateSpeed, find_update_speed
@@ -51,7 +51,7 @@ from tidegate.runtime.gpu_statistics import with_gpu_statistics
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.service_credentials import accepted_tokens, channels_of
 from tidegate.runtime.settings_loop import follow_settings
-from tidegate.runtime.snapshots.servicer import SnapshotServicer
+from tidegate.runtime.snapshots.servicer import RecordsServicer, SnapshotServicer
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
 # In the data folder of the learner.
@@ -191,18 +191,20 @@ def assemble(
         speed=speed,
     )
 
+    run_folder = Path(context.settings.data_dir)
     snapshots = SnapshotServicer(
         partial(learner_moment, checkpoints=context.data_dir / CHECKPOINTS),
-        folder=Path(context.settings.data_dir),
+        folder=run_folder,
         staging_in=context.data_dir,
     )
+    records = RecordsServicer(add_lines, folder=run_folder, staging_in=context.data_dir)
 
     async def close() -> None:
         log.close()
 
     return ServiceParts(
         loops={"train": learner.run, "settings": partial(follow_settings, context)},
-        servicers=[LearnerServicer(learner).registration(), snapshots.registration()],
+        servicers=[LearnerServicer(learner).registration(), snapshots.registration(), records.registration()],
         close=close,
     )
 

@@ -1,4 +1,4 @@
-"""What a backup copies of the learner: its newest checkpoint and its curves."""
+"""What a backup copies of the learner, its newest checkpoint and its curves; a page copies the curves."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -25,6 +25,11 @@ def learner_moment(
         NoCheckpointError: there is none yet.
     """
     yield SnapshotOpened(checkpoint=add_newest_checkpoint(files, checkpoints))
+    files.add_found(*LINES)
+
+
+def add_lines(files: SnapshotFiles) -> None:
+    """The files of lines, for a page."""
     files.add_found(*LINES)
 
 

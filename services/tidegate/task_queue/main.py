@@ -14,7 +14,7 @@ from tidegate.runtime.live_settings import run_file_limits
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.settings_loop import follow_settings
-from tidegate.runtime.snapshots.servicer import SnapshotServicer
+from tidegate.runtime.snapshots.servicer import RecordsServicer, SnapshotServicer
 from tidegate.runtime.task_secret import read_task_secrets
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE, Dataset, open_dataset
@@ -26,7 +26,7 @@ from tidegate.task_queue.loops import TaskQueue, TaskSource
 from tidegate.task_queue.own_curriculum.loop import WeightsLoop
 from tidegate.task_queue.own_curriculum.process import CurriculumDeadlines, CurriculumProcess
 from tidegate.task_queue.servicer import TaskQueueServicer
-from tidegate.task_queue.snapshot import journal_moment
+from tidegate.task_queue.snapshot import add_journal, journal_moment
 from tidegate.task_queue.state import Workload, check_limits
 from tidegate.task_queue.sweep import Sweep
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
@@ -95,11 +95,15 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
             prompts.close()
 
     servicer = TaskQueueServicer(journal, sweep, path=path)
+    folder = Path(settings.data_dir)
     snapshots = SnapshotServicer(
-        partial(journal_moment, path=path), folder=Path(settings.data_dir), staging_in=context.data_dir
+        partial(journal_moment, path=path), folder=folder, staging_in=context.data_dir
     )
+    records = RecordsServicer(partial(add_journal, path=path), folder=folder, staging_in=context.data_dir)
     return ServiceParts(
-        loops=loops, servicers=[servicer.registration(), snapshots.registration()], close=close
+        loops=loops,
+        servicers=[servicer.registration(), snapshots.registration(), records.registration()],
+        close=close,
     )
 
 

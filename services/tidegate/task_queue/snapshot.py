@@ -1,4 +1,4 @@
-"""What a backup copies of the task queue: the journal as of one moment, and its datasets, which never change."""
+"""What a backup copies of the task queue, its journal and its datasets, which never change; a page, its journal."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -35,3 +35,14 @@ def journal_moment(
         yield SnapshotOpened(journal=JournalMoment(next_seq, admitted, names))
         files.add_database(journal, path)
     files.add_found(DATA)
+
+
+def add_journal(files: SnapshotFiles, *, path: Path) -> None:
+    """The journal, for a page; nothing before there is one.
+
+    Raises:
+        CorruptionError, NoSpaceError: as ``journal_moment``.
+    """
+    if path.is_file():
+        with journal_file.reading(path) as journal:
+            files.add_database(journal, path)

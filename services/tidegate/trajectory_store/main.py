@@ -9,13 +9,13 @@ from tidegate.runtime.clock import Clock
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.settings_loop import follow_settings
-from tidegate.runtime.snapshots.servicer import SnapshotServicer
+from tidegate.runtime.snapshots.servicer import RecordsServicer, SnapshotServicer
 from tidegate.runtime.task_secret import TaskSecrets, read_task_secrets
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.loops import DrainLoop, ExpiryLoop, IntakeLoop, ReportLoop
 from tidegate.trajectory_store.replay.plan import plan_replay
 from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
-from tidegate.trajectory_store.snapshot import ledger_moment
+from tidegate.trajectory_store.snapshot import add_ledger, ledger_moment
 from tidegate.trajectory_store.store import Store
 
 
@@ -58,11 +58,11 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
     )
     servicer = TrajectoryStoreServicer(store, context.clock, budget=context.live.limits)
     policy = PolicyWatch(context)
+    folder, ledger = Path(settings.data_dir), store.ledger_path
     snapshots = SnapshotServicer(
-        partial(ledger_moment, path=store.ledger_path),
-        folder=Path(settings.data_dir),
-        staging_in=context.data_dir,
+        partial(ledger_moment, path=ledger), folder=folder, staging_in=context.data_dir
     )
+    records = RecordsServicer(partial(add_ledger, path=ledger), folder=folder, staging_in=context.data_dir)
 
     async def close() -> None:
         store.close()
@@ -76,7 +76,7 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
             "drain": DrainLoop(context, servicer).run,
             "settings": partial(follow_settings, context),
         },
-        servicers=[servicer.registration(), snapshots.registration()],
+        servicers=[servicer.registration(), snapshots.registration(), records.registration()],
         close=close,
     )
 

@@ -1,4 +1,4 @@
-"""What a backup copies of the trajectory store: the ledger as of one moment, and no payloads."""
+"""What a backup and a page copy of the trajectory store: the ledger as of one moment, and no payloads."""
 
 import sqlite3
 from collections.abc import Generator
@@ -35,6 +35,17 @@ def ledger_moment(request: SnapshotRequest, files: SnapshotFiles, *, path: Path)
             )
         yield SnapshotOpened(ledger=_moment(ledger, request.checkpoint, request.journal))
         files.add_database(ledger, path)
+
+
+def add_ledger(files: SnapshotFiles, *, path: Path) -> None:
+    """The ledger, for a page; nothing before there is one.
+
+    Raises:
+        CorruptionError, NoSpaceError: as ``ledger_moment``.
+    """
+    if path.is_file():
+        with schema.reading(path) as ledger:
+            files.add_database(ledger, path)
 
 
 def _is_ahead(ledger: sqlite3.Connection, next_seq: int) -> bool:

@@ -1,11 +1,11 @@
 """The one table of gRPC methods and the roles that may call them, beside the table of subjects (``wire.subjects``).
 
-A role is a service, under its name in ``launch.services``, the process that makes the backups of a cluster, or an
-operator: the command line and the supervisor. A method that is missing here is refused to everyone, and a structure
-test fails. A role may call what it needs, no more: only the learner leases, commits, publishes and opens lineages;
-only the task queue follows the outcomes; actors and environment workers upload and report what they hold; only a backup
-reads files; only an operator pauses, drains, rolls back, retires and reads the accounting; admission, which ends a run,
-asks for its last checkpoint.
+A role is a service, under its name in ``launch.services``, the process that makes the backups of a cluster, the one
+that serves its page, or an operator: the command line and the supervisor. A method that is missing here is refused to
+everyone, and a structure test fails. A role may call what it needs, no more: only the learner leases, commits,
+publishes and opens lineages; only the task queue follows the outcomes; actors and environment workers upload and report
+what they hold; only a backup reads checkpoints, and only the page the records that it shows; only an operator pauses,
+drains, rolls back, retires and reads the accounting; admission, which ends a run, asks for its last checkpoint.
 """
 
 from collections.abc import Mapping
@@ -21,6 +21,7 @@ Role = Literal[
     "weight_distribution",
     "admission",
     "backup",
+    "ui",
     "operator",
 ]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -61,6 +62,9 @@ CALLERS: Mapping[str, Mapping[str, tuple[Role, ...] | None]] = {
     "tidegate.v1.LifecycleService": {
         "GetStats": ("admission", "operator"),
         "Drain": ("operator",),
+    },
+    "tidegate.v1.RecordsService": {
+        "ReadRecords": ("ui",),
     },
     "tidegate.v1.SnapshotService": {
         "ReadSnapshot": ("backup",),

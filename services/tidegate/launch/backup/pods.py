@@ -30,12 +30,12 @@ from pathlib import Path
 import grpc
 import msgspec
 
+from tidegate.admission.snapshot import LINES as ADMISSION_LINES
 from tidegate.core.errors import ConflictError, NotFoundError, RecordError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.workloads import ONE_MACHINE
 from tidegate.launch.backup.manifest import BackupCounts
 from tidegate.launch.backup.snapshot import (
-    OF_ADMISSION,
     PAIR_ATTEMPTS,
     PAIR_PAUSE_S,
     add_record,
@@ -123,7 +123,7 @@ async def pods_source(
             except NotFoundError as error:
                 raise NoCheckpointError("The run has nothing to copy yet", why=str(error)) from error
             left_out = _add_run_file(local, record)
-            local.add_found(*OF_ADMISSION)
+            local.add_found(*ADMISSION_LINES)
             yield PodsSnapshot(record.run_id, made_at_s, version, counts, calls, local, left_out)
         finally:
             for call in calls.values():

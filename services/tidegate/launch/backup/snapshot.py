@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from tidegate.admission.snapshot import LINES as ADMISSION_LINES
 from tidegate.core.errors import ConfigError, ConflictError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.launch.backup.manifest import BackupCounts
@@ -51,7 +52,6 @@ JOURNAL = f"task_queue/{JOURNAL_FILE}"
 USER_FILES = "files"
 # Small or growing files that a run, its report or its receipt reads again; those that are not there are left out.
 OTHERS = ("summary.json", "events.jsonl*")
-OF_ADMISSION = ("admission/slos.json", "admission/slo_events.jsonl*", "admission/stats.jsonl*")
 # An arrival between two reads of microseconds is rare, twenty in a row are not chance.
 PAIR_ATTEMPTS = 20
 PAIR_PAUSE_S = 0.05
@@ -107,7 +107,7 @@ def snapshot_of(folder: Path, *, staging: Path) -> Generator[FolderSnapshot]:
         version = add_newest_checkpoint(files, folder / CHECKPOINTS)
         made_at_s = time.time()
         counts = _add_databases(files, version)
-        files.add_found(*OTHERS, *LINES, *OF_ADMISSION)
+        files.add_found(*OTHERS, *LINES, *ADMISSION_LINES)
         left_out = add_run_file(files, record, plan)
         yield FolderSnapshot(record.run_id, made_at_s, version, counts, tuple(files.found), left_out)
 

@@ -1,1 +1,1 @@
-"""What a backup copies of a service: its files as of one moment, read on one machine or streamed from a pod."""
+"""What others copy of a service: a backup its files as of one moment, a page its records."""

@@ -89,6 +89,8 @@ class SnapshotFiles:
 
 # Fixes the moment of a service, which it yields; then adds its files.
 MomentOf: TypeAlias = Callable[[SnapshotRequest, SnapshotFiles], Generator[SnapshotOpened]]
+# Adds the files that a page shows of a service.
+AddRecords: TypeAlias = Callable[[SnapshotFiles], None]
 
 
 def parts_of(file: SnapshotFile, part_bytes: int) -> Iterator[bytes]:

@@ -1,13 +1,12 @@
 """Client of the services that a backup copies."""
 
-import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import grpc
 
-from tidegate.core.errors import CorruptionError, DeadlineError, RecordError
+from tidegate.core.errors import RecordError
 from tidegate.v1.snapshot_service_pb2_grpc import SnapshotServiceStub
+from tidegate.wire.clients.file_stream import FileStream
 from tidegate.wire.clients.remote import remote_errors
 from tidegate.wire.snapshots import (
     DEADLINE_S,
@@ -18,9 +17,6 @@ from tidegate.wire.snapshots import (
     response_from_proto,
 )
 
-# Without a message: a service copies its database before the first byte of it.
-SILENCE_S_MAX = 900.0
-
 
 class SnapshotCall:
     """One service's files as of one moment, read in their order: ``open``, then ``next_file`` and its ``bytes_of``."""
@@ -29,7 +25,7 @@ class SnapshotCall:
         """``service``: what an error names."""
         self._stub = SnapshotServiceStub(channel)
         self._service = service
-        self._call: Any = None  # grpc.aio's types know no EOF
+        self._stream: FileStream[SnapshotOpened | FileHeader | bytes] | None = None
 
     async def open(self, request: SnapshotRequest) -> SnapshotOpened:
         """Return once the moment is fixed.
@@ -40,8 +36,9 @@ class SnapshotCall:
             TidegateError: the service refused, or did not answer in time.
         """
         with remote_errors(self._service):
-            self._call = self._stub.ReadSnapshot(request_to_proto(request), timeout=DEADLINE_S)
-        opened = await self._next()
+            call = self._stub.ReadSnapshot(request_to_proto(request), timeout=DEADLINE_S)
+        self._stream = FileStream(call, service=self._service, decode=response_from_proto)
+        opened = await self._stream.next_message()
         if not isinstance(opened, SnapshotOpened):
             raise RecordError(
                 f"{self._service} began a snapshot without its moment", why="another version runs"
@@ -49,46 +46,18 @@ class SnapshotCall:
         return opened
 
     async def next_file(self) -> FileHeader | None:
-        """The next file, once all bytes of the one before were read; None after the last.
+        """As ``FileStream.next_file``."""
+        return await self._opened().next_file()
 
-        Raises:
-            TidegateError: as ``open``.
-        """
-        header = await self._next()
-        if header is None or isinstance(header, FileHeader):
-            return header
-        raise RecordError(f"{self._service} sent more of a file than it has")
-
-    async def bytes_of(self, file: FileHeader) -> AsyncIterator[bytes]:
-        """The bytes of the file that ``next_file`` returned.
-
-        Raises:
-            CorruptionError: they end before its size.
-            TidegateError: as ``open``.
-        """
-        left = file.size
-        while left:
-            chunk = await self._next()
-            if not isinstance(chunk, bytes) or not 0 < len(chunk) <= left:
-                raise CorruptionError(
-                    f"{self._service} cut {file.path} short", why=f"{left:,} bytes are missing"
-                )
-            left -= len(chunk)
-            yield chunk
+    def bytes_of(self, file: FileHeader) -> AsyncIterator[bytes]:
+        """As ``FileStream.bytes_of``."""
+        return self._opened().bytes_of(file)
 
     def close(self) -> None:
         """End the call: the service frees what it holds for it."""
-        if self._call is not None:
-            self._call.cancel()
+        if self._stream is not None:
+            self._stream.close()
 
-    async def _next(self) -> SnapshotOpened | FileHeader | bytes | None:
-        assert self._call is not None, "open it first"
-        try:
-            async with asyncio.timeout(SILENCE_S_MAX):
-                with remote_errors(self._service):
-                    message = await self._call.read()
-        except TimeoutError as error:
-            raise DeadlineError(
-                f"{self._service} sent nothing of its files", why=f"for {SILENCE_S_MAX:g} s"
-            ) from error
-        return None if message is grpc.aio.EOF else response_from_proto(message)
+    def _opened(self) -> FileStream[SnapshotOpened | FileHeader | bytes]:
+        assert self._stream is not None, "open it first"
+        return self._stream
