@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -33,13 +34,20 @@ def ui(
     token: Annotated[
         str, typer.Option(envvar=TOKEN_VARIABLE, help="Token that a browser must bring, as ?token=... once.")
     ] = "",
+    cluster: Annotated[
+        Path | None,
+        typer.Option(help="Folder with run.yaml and cluster.yaml: DIR follows this run. Set by the chart."),
+    ] = None,
 ) -> None:
     """Serve a page over runs: curves, lag against the budget, the bottleneck, every trajectory. It changes nothing.
 
     Reads the folders of live and ended runs, until it is interrupted.
     """
     check_can_serve(host=host, token=token)
-    asyncio.run(_serve(RunFolders(place), host=host, port=port, token=token))
+    serve = partial(_serve, place, host=host, port=port, token=token)
+    asyncio.run(
+        serve() if cluster is None else load("tidegate.cli.ui.cluster:with_copy")(cluster, place, serve)
+    )
 
 
 def check_can_serve(*, host: str, token: str) -> None:
@@ -61,7 +69,8 @@ def check_can_serve(*, host: str, token: str) -> None:
         )
 
 
-async def _serve(runs: RunFolders, *, host: str, port: int, token: str) -> None:
+async def _serve(place: Path, *, host: str, port: int, token: str) -> None:
+    runs = RunFolders(place)
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGINT, signal.SIGTERM):

@@ -1,5 +1,6 @@
 """What the page shows of one run besides its curves: facts, the moment, objectives, and the flow of work."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tidegate.cli.run_list import line_of
 from tidegate.cli.samples import last_working_sample, numbers
 from tidegate.cli.slo import objective_text
 from tidegate.cli.thinning import thin
+from tidegate.cli.ui.copies import read_copies
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.balance import is_measured
 from tidegate.core.errors import CorruptionError
@@ -72,8 +74,9 @@ def facts_of(folder: Path) -> dict[str, Any]:
 def moment_of(folder: Path) -> dict[str, Any]:
     """The bottleneck with its fix, signals and objectives of the moment; of a run that ended, from while it trained."""
     sample = last_working_sample(folder)
+    copies = _copy_problems(folder)
     if sample is None:
-        return {"at_s": None, "signals": {}, "objectives": _objectives(folder)}
+        return {"at_s": None, "signals": {}, "objectives": _objectives(folder), "problems": copies}
     found = numbers(sample)
     diagnosis = diagnosis_of(sample)
     return {
@@ -81,7 +84,7 @@ def moment_of(folder: Path) -> dict[str, Any]:
         "bottleneck": diagnosis.bottleneck,
         "sentence": diagnosis.sentence,
         "fix": diagnosis.fix,
-        "problems": diagnosis.problems,
+        "problems": [*diagnosis.problems, *copies],
         "admission_state": sample.get("admission_state", ""),
         "paused": bool(sample.get("paused")),
         "max_lag": sample.get("max_lag"),
@@ -89,6 +92,19 @@ def moment_of(folder: Path) -> dict[str, Any]:
         "signals": {name: found[name] for name in SIGNALS if name in found and is_measured(name, found)},
         "objectives": _objectives(folder),
     }
+
+
+def _copy_problems(folder: Path) -> list[str]:
+    """Of a run in a cluster: which records of the page are old, since when, and why."""
+    copies = read_copies(folder)
+    if copies is None:
+        return []
+    return [
+        f"The records of {service} are "
+        + (f"{time.time() - copies.at_s[service]:,.0f} s old" if service in copies.at_s else "not here yet")
+        + f": {problem}"
+        for service, problem in sorted(copies.problems.items())
+    ]
 
 
 def _objectives(folder: Path) -> list[dict[str, Any]]:

@@ -55,8 +55,8 @@ function cardsOf(line, moment) {
 }
 
 function diagnosis(moment, line) {
-  if (!moment.sentence) return el("div", { class: "note" }, el("p", {}, "Admission has written no sample."));
   const problems = moment.problems.map((problem) => el("p", {}, problem));
+  if (!moment.sentence) return el("div", { class: "note" }, el("p", {}, "Admission has written no sample."), problems);
   return el(
     "div",
     { class: `note${problems.length ? " bad" : ""}` },
