@@ -21,7 +21,7 @@ runtime="--extra env --extra atari --extra box2d --extra images --extra video --
 # shellcheck disable=SC2086 # words
 resolve pyproject.toml $runtime --group build --output-file locks/runtime.txt "$@"
 # What the images of services without torch hold, and what builds this project's wheel, at the runtime's versions.
-resolve pyproject.toml --extra env --extra atari --extra box2d --extra images --extra cluster --extra data --extra object-storage --constraints locks/runtime.txt --output-file locks/light.txt "$@"
+resolve pyproject.toml --extra env --extra atari --extra box2d --extra images --extra cluster --extra data --extra object-storage --extra ui --constraints locks/runtime.txt --output-file locks/light.txt "$@"
 resolve --group build --constraints locks/runtime.txt --output-file locks/build.txt "$@"
 # The dev lock holds the runtime's packages at the same versions, and the tools beside them.
 # shellcheck disable=SC2086 # words

@@ -51,6 +51,8 @@ EVERYTHING: dict[str, Any] = {
     "metrics.serviceMonitor.enabled": True,
     "networkPolicy.metricsFrom": {"name": "monitoring"},
     "networkPolicy.scalerFrom": {"name": "keda"},
+    "ui.enabled": True,
+    "ui.existingSecret": "page",
 }
 
 NOT_PACKAGED = "is packaged for Linux on x86-64 only; elsewhere it must be on the PATH"

@@ -49,6 +49,7 @@ def test_pod_holds_its_own_token_and_only_operators_pods_hold_theirs() -> None:
             files.append(TASKS_FILE)
         assert found.pop(name) == {file: file for file in files}
     assert found.pop("test") == {file: file for file in (DIGESTS_FILE, token_file("operator"))}
+    assert found.pop("ui") == {file: file for file in (DIGESTS_FILE, token_file("ui"))}
     assert set(found) == {"check", "nats", "collector", "credentials", "streams"}
     assert not any(found.values())
 

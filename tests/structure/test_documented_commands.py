@@ -51,7 +51,7 @@ HELM_FLAGS = {
 HELM_WITH_VALUES = ("install", "upgrade", "template")
 HELM_OTHERS = ("test", "uninstall", "rollback", "history", "status")
 KUBECTL_CHANGES = ("apply", "create", "delete", "edit", "label", "patch", "scale")
-KUBECTL_LOOKS = ("describe", "exec", "get", "logs", "wait")
+KUBECTL_LOOKS = ("describe", "exec", "get", "logs", "port-forward", "wait")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Builds the components that tests/observability runs against, into a cache folder: the collector and Jaeger from their
-# Go modules, whose versions stand in go.mod and whose checksums in go.sum. What was built from the same two files is
+# Go modules, with the versions in go.mod and the checksums in go.sum. What was built from the same two files is
 # kept, so a second call takes no time. Prometheus and promtool come from the distribution's own package
 # (`prometheus`, without recommended packages); this script only says whether they are there.
 #

@@ -14,6 +14,7 @@ collector: []
 credentials: []
 certificates: []
 streams: []
+ui: ["admission:grpc", "learner:grpc", "task-queue:grpc", "trajectory-store:grpc"]
 {{- end -}}
 
 {{/* Every flow of this release: the table, the broker and the collector. */}}
@@ -67,5 +68,6 @@ streams: []
 {{- if include "tidegate.makesCredentials" . }}{{ $components = append $components "credentials" }}{{ end -}}
 {{- if eq (include "tidegate.tls" .) "self-signed" }}{{ $components = append $components "certificates" }}{{ end -}}
 {{- if eq .Values.collector.mode "builtin" }}{{ $components = append $components "collector" }}{{ end -}}
+{{- if .Values.ui.enabled }}{{ $components = append $components "ui" }}{{ end -}}
 {{- join " " $components -}}
 {{- end -}}

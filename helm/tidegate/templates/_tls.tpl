@@ -19,6 +19,7 @@ each), or nothing. */}}
 {{- range $_, $row := include "tidegate.services" . | fromYaml }}{{ $components = append $components $row.name }}{{ end -}}
 {{- if eq .Values.nats.mode "builtin" }}{{ $components = append $components "nats" }}{{ end -}}
 {{- if .Values.keda.enabled }}{{ $components = append $components "scaler" }}{{ end -}}
+{{- if .Values.ui.enabled }}{{ $components = append $components "ui" }}{{ end -}}
 {{- join " " ($components | sortAlpha) -}}
 {{- end -}}
 

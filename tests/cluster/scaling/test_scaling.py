@@ -170,7 +170,7 @@ async def test_training_run_is_observed_applied_and_reported(
 
         await hands.until("kubectl get shows it", shown)
         header, row = (await hands.kubectl("get", "trainingrun")).splitlines()
-        assert header.split()[:4] == ["NAME", "PHASE", "VERSION", "P95STALE"]
+        assert header.split()[:5] == ["NAME", "PHASE", "RELEASE", "VERSION", "P95STALE"]
         assert "main@10" in row
         spec = training_run(
             suspend=False,
