@@ -74,6 +74,19 @@ async def test_everything_the_page_asks_is_answered_and_closed_to_other_sites(
             assert msgspec.json.decode(await answer.read()) is not None
 
 
+@pytest.mark.parametrize("encoding", ["gzip", "identity"])
+async def test_the_charts_library_and_long_answers_are_compressed_for_browsers_that_take_it(
+    page: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setattr(server_module, "PLAIN_BYTES_MAX", 100)
+    for path in ("/static/plotly.js", "/api/runs"):
+        async with page.get(path, headers={"Accept-Encoding": encoding}) as answer:
+            assert answer.headers.get("Content-Encoding", "identity") == encoding
+            found = await answer.text()  # decoded
+        async with page.get(path, headers={"Accept-Encoding": "identity"}) as plain:
+            assert await plain.text() == found
+
+
 @pytest.mark.parametrize(
     ("path", "status", "sentence"),
     [

@@ -4,6 +4,7 @@ Reading files blocks, so each answer is made in a thread, at most ``READERS`` at
 """
 
 import asyncio
+import gzip
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -43,6 +44,8 @@ STREAMS_MAX = 32
 RUNS_IN_MEMORY = 16
 LIVE_PERIOD_S = 1.0
 SHUTDOWN_S = 1.0
+# Larger answers are compressed for browsers that take it: a page may be open through `kubectl port-forward` or a proxy.
+PLAIN_BYTES_MAX = 32 << 10
 # Of the curves, by name: the learner's statistics are what its log of updates holds.
 MEANINGS = {str(statistic): statistic.meaning for statistic in statistics_of("learner")}
 QUERY_FIELDS = set(Filter.__struct_fields__) | {"before"}
@@ -59,6 +62,7 @@ class UiServer:
         self._curves = InMemory(Curves)
         self._flows = InMemory(WorkFlowAnswer)
         self._num_streams = 0
+        self._plotly_gzip = b""
         self._reading = set[asyncio.Task[Any]]()
         self._runner: web.AppRunner | None = None
         self._host = ""
@@ -165,12 +169,18 @@ class UiServer:
             body=body, content_type=kind, charset="utf-8", headers={"Cache-Control": "no-cache"}
         )
 
-    async def _plotly(self, _request: web.Request) -> web.StreamResponse:
+    async def _plotly(self, request: web.Request) -> web.StreamResponse:
         """Plotly's own bundle, from its package."""
+        headers = {**HEADERS, "Cache-Control": "max-age=86400", "Vary": "Accept-Encoding"}
         with resources.as_file(resources.files("plotly") / "package_data" / "plotly.min.js") as path:
-            answer = web.FileResponse(path, headers={**HEADERS, "Cache-Control": "max-age=86400"})
-            answer.content_type = "text/javascript"
-            return answer
+            if "gzip" not in request.headers.get("Accept-Encoding", ""):
+                answer = web.FileResponse(path, headers=headers)
+                answer.content_type = "text/javascript"
+                return answer
+            if not self._plotly_gzip:
+                self._plotly_gzip = await self._read(lambda: gzip.compress(path.read_bytes(), mtime=0))
+        headers["Content-Encoding"] = "gzip"
+        return web.Response(body=self._plotly_gzip, content_type="text/javascript", headers=headers)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -307,9 +317,14 @@ def _filled(request: web.Request) -> dict[str, str]:
 
 
 def _json(answer: object, *, status: int = 200) -> web.Response:
-    return web.Response(
-        body=msgspec.json.encode(answer),
+    body = msgspec.json.encode(answer)
+    response = web.Response(
+        body=body,
         status=status,
         content_type="application/json",
         headers={**HEADERS, "Cache-Control": "no-store"},
+        zlib_executor_size=PLAIN_BYTES_MAX,
     )
+    if len(body) > PLAIN_BYTES_MAX:
+        response.enable_compression()
+    return response
