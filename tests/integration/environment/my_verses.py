@@ -1,6 +1,7 @@
 """An environment as its author publishes it for `verifiers`, whose rubric compares the episodes of a group.
 
-``hold``: a file; while it exists no group is scored, and the process that would is noted in a file beside it.
+``hold``: a file; while it exists nothing is scored, and the process that would is noted in a file beside it. ``alone``:
+each episode has its own verdict.
 """
 
 import importlib
@@ -37,7 +38,7 @@ class Silent(vf.SingleTurnEnv):
         return {**input, "completion": reply, "error": None, "stop_condition": "done"}
 
 
-def load_environment(num_rows: int = 40, hold: str = "", silent: bool = False) -> Any:
+def load_environment(num_rows: int = 40, hold: str = "", silent: bool = False, alone: bool = False) -> Any:
     rows = [
         {
             "prompt": [{"role": "user", "content": f"say {number}"}],
@@ -47,15 +48,24 @@ def load_environment(num_rows: int = 40, hold: str = "", silent: bool = False) -
         for number in range(num_rows)
     ]
 
-    def waits(completions: Any, **_: Any) -> list[float]:
+    def wait() -> None:
         if hold and Path(hold).exists():
             with Path(f"{hold}.pids").open("a") as pids:
                 pids.write(f"{os.getpid()}\n")
             while Path(hold).exists():
                 time.sleep(0.02)
+
+    def waits(completions: Any, **_: Any) -> list[float]:
+        wait()
         return [0.0 for _ in completions]
 
+    def waits_alone(completion: Any, **_: Any) -> float:
+        wait()
+        return 0.0 * len(completion)
+
     rubric = vf.Rubric(funcs=[exact, longest, compared, waits], weights=[1.0, 2.0, 0.0, 0.0])
+    if alone:
+        rubric = vf.Rubric(funcs=[exact, waits_alone], weights=[1.0, 0.0])
     return (Silent if silent else vf.SingleTurnEnv)(dataset=_dataset(rows), rubric=rubric)
 
 

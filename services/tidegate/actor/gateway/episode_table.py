@@ -103,14 +103,17 @@ class EpisodeTable:
 
     # -- claims ----------------------------------------------------------------------------------------------------
 
-    async def claim(self, *, wait_s: float = 0.0) -> AgentEpisode:
+    async def claim(self, *, worker: str = "", wait_s: float = 0.0) -> AgentEpisode:
         """Give the calling agent the episode that has waited longest, or the first that comes within ``wait_s``.
 
+        ``worker``: its name, if an actor started it.
+
         Raises:
-            UnavailableError: none waits.
+            UnavailableError: none waits, or the worker has ended.
         """
-        episode = await self._first(lambda: next((each for each, _ in self._waiting.values()), None), wait_s)
+        episode = await self._first(lambda: self._oldest(worker), wait_s)
         self._unoffer(episode)
+        episode.worker = worker
         episode.used_at_s = self._clock.monotonic_s()
         episode.claimed.set()
         return episode
@@ -148,9 +151,16 @@ class EpisodeTable:
             )
         return found
 
-    def _whole_group(self, worker: str) -> EpisodeGroup | None:
+    def _oldest(self, worker: str) -> AgentEpisode | None:
+        self._check_worker(worker)
+        return next((episode for episode, _ in self._waiting.values()), None)
+
+    def _check_worker(self, worker: str) -> None:
         if worker in self._ended_workers:
             raise UnavailableError(f"Worker {worker[:64]!r} has ended", fix="claim episodes by another name")
+
+    def _whole_group(self, worker: str) -> EpisodeGroup | None:
+        self._check_worker(worker)
         for _, group in self._waiting.values():
             if group.is_whole:
                 return group
@@ -168,8 +178,11 @@ class EpisodeTable:
             group.leave(episode)
 
     def worker_ended(self, worker: str, *, why: str) -> None:
-        """A worker's process has ended: groups that it claimed and did not reward end now, and not at a deadline."""
+        """A worker's process has ended: what it claimed and did not reward ends now, and not at a deadline."""
         self._ended_workers.append(worker)
+        for episode in self._episodes.values():
+            if episode.worker == worker:
+                episode.lose_worker(why)
         for group in self._groups.values():
             if group.worker == worker:
                 group.lose_worker(why)

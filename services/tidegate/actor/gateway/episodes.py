@@ -38,6 +38,9 @@ class AgentEpisode:
         self.reward: Reward | None = None
         # Why its agent ended it without a reward, where it said so.
         self.ended_because = ""
+        # Who claimed it, as that process names itself; and why it will never reward it.
+        self.worker = ""
+        self.worker_ended = ""
         self._responses: dict[str, RememberedResponse] = {}
         self.tool_calls: list[ToolCall] = []
         self._calls_out: dict[str, tuple[CalledTool, float]] = {}
@@ -72,6 +75,12 @@ class AgentEpisode:
             )
         self.reward = reward
         self.end()
+
+    def lose_worker(self, why: str) -> None:
+        """The process that played it has ended; nothing happens to an episode that ended before."""
+        if not self.ended.is_set():
+            self.worker_ended = why
+            self.end(because=why)
 
     def remember(self, response_id: str, response: RememberedResponse) -> None:
         """Keep a response for the call that continues it; bounded by the calls of an episode."""

@@ -66,6 +66,19 @@ class EpisodeJudge:
                 "A group of episodes was not scored, and is dropped", why=why, num_steps=group.num_chosen
             )
 
+    def check_worker(self, episode: AgentEpisode) -> None:
+        """Refuse an ended episode whose worker's process has ended.
+
+        Raises:
+            UnavailableError: its worker ended, which is no fault of what the policy chose.
+        """
+        if episode.worker_ended:
+            raise UnavailableError(
+                f"The worker that played an episode of task {episode.task.task_id} ended before it rewarded it",
+                why=episode.worker_ended,
+                fix="see the worker's last words; the task is played again",
+            )
+
     async def sample_of(self, episode: AgentEpisode, *, why: str) -> Sample:
         """The sample of an ended episode with at least one turn; ``why``: the reason of its end, for operators.
 

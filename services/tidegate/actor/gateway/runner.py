@@ -211,8 +211,9 @@ class AgentRunner:
     async def _sample(self, task: Task, group: EpisodeGroup, *, sample_index: int) -> Sample:
         """Play and score one episode of a group.
 
-        An episode without a call is restarted; one with calls never is, because the policy has already chosen. One that
-        was claimed with all others of its group is not restarted by itself: its verdict is also that of the others.
+        An episode without a call is restarted; one with calls is not, because the policy has already chosen: only with
+        its whole task, after the death of its worker. One that was claimed with all others of its group is not
+        restarted by itself: its verdict is also that of the others.
 
         Raises:
             NoRewardError: the episode has no reward, and the run file drops such episodes.
@@ -230,6 +231,7 @@ class AgentRunner:
             if group.is_claimed:
                 self._judge.check_group(group, episode, why=why)
             if episode.recorder.num_turns:
+                self._judge.check_worker(episode)
                 self._context.stats.add(gateway_stats.EPISODES)
                 return await self._judge.sample_of(episode, why=why)
             self._context.stats.add(gateway_stats.EPISODES_WITHOUT_CALLS)

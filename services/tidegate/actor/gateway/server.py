@@ -251,7 +251,7 @@ class GatewayServer:
         base, wait_s = self._base(http), self._claim_wait_s(http)
         if http.query.get("groups") == "true":
             return web.json_response(await self._claimed_group(http, base, wait_s=wait_s))
-        episode = await self._table.claim(wait_s=wait_s)
+        episode = await self._table.claim(worker=http.query.get("worker", ""), wait_s=wait_s)
         reward = {"reward_url": reward_url(base, episode), "reward_key": episode.reward_key}
         deadline_s = self._config.episode_deadline_s
         return web.json_response({**claim_of(base, episode), **reward, "deadline_s": deadline_s})

@@ -23,7 +23,7 @@ from tidegate.runtime.stats_board import StatsBoard
 
 # Of this package: plays environments of `verifiers`, for a run file that names one and no program.
 LIBRARY_WORKER = ("python", "-m", "tidegate.environment.libraries.verifiers_worker")
-# The name of a worker's process, which its claims of groups may give.
+# The name of a worker's process, which its claims may give.
 WORKER_VARIABLE = "TIDEGATE_WORKER"
 BACKOFF = Backoff(start_s=1.0, max_s=60.0)
 # One that lived this long did not fail at its start.

@@ -75,11 +75,12 @@ class EpisodeWorker:
     """Plays ``num_episodes`` episodes at once until the process ends."""
 
     def __init__(
-        self, envs: Mapping[str, VerifiersEnv], gateway: GatewayClient, *, num_episodes: int
+        self, envs: Mapping[str, VerifiersEnv], gateway: GatewayClient, *, name: str, num_episodes: int
     ) -> None:
-        """``envs``: by the names that tasks have."""
+        """``envs``: by the names that tasks have. ``name``: of this process, as the actor knows it."""
         self._envs = envs
         self._gateway = gateway
+        self._name = name
         self._num_episodes = num_episodes
 
     async def run(self) -> None:
@@ -94,7 +95,7 @@ class EpisodeWorker:
 
     async def _play_all(self) -> None:
         while True:
-            episode = await self._gateway.claim(Claimed, {})
+            episode = await self._gateway.claim(Claimed, {"worker": self._name})
             if episode is not None:
                 await self.play(episode)
 
@@ -133,7 +134,7 @@ async def work(settings: WorkerSettings) -> None:
         if any(env.scores_groups for env in envs.values()):
             worker = GroupWorker(envs, gateway, name=settings.name, episodes_max=num_episodes)
         else:
-            worker = EpisodeWorker(envs, gateway, num_episodes=num_episodes)
+            worker = EpisodeWorker(envs, gateway, name=settings.name, num_episodes=num_episodes)
         try:
             await worker.run()
         except ExceptionGroup as failed:

@@ -109,6 +109,26 @@ async def test_claim_waits_for_the_first_episode_that_comes(table: EpisodeTable)
         await table.claim(wait_s=0.01)
 
 
+async def test_worker_that_ended_ends_the_episodes_that_it_did_not_reward_and_claims_no_more(
+    table: EpisodeTable,
+) -> None:
+    lost, other = opened(table), opened(table, sample_index=1)
+    for episode, worker in ((lost, "a"), (other, "b")):
+        table.offer(episode)
+        assert await table.claim(worker=worker) is episode
+    table.worker_ended("a", why="killed")
+    assert (lost.worker_ended, other.worker_ended) == ("killed", "")
+    assert (lost.ended.is_set(), other.ended.is_set()) == (True, False)
+    other.give_reward(Reward(1.0))
+    table.worker_ended("b", why="killed")
+    assert other.worker_ended == "", "it was rewarded before"
+    table.close(lost)
+    table.offer(opened(table, sample_index=2))
+    with pytest.raises(UnavailableError, match="'a' has ended"):
+        await table.claim(worker="a")
+    assert await table.claim(worker="c")
+
+
 async def test_reward_is_known_after_the_end_to_its_own_key(
     table: EpisodeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,7 @@ def gateway_of(http: Http) -> GatewayClient:
 
 def worker_of(error: BaseException, http: Http) -> EpisodeWorker:
     envs = {"mine": cast("VerifiersEnv", cast("Any", Raising(error)))}
-    return EpisodeWorker(envs, gateway_of(http), num_episodes=1)
+    return EpisodeWorker(envs, gateway_of(http), name="a-0", num_episodes=1)
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), asyncio.CancelledError(), TimeoutError()])
