@@ -2,7 +2,6 @@
 
 import html
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -12,11 +11,10 @@ from tidegate.cli.report.data import RunData
 from tidegate.cli.report.plot import Plot
 from tidegate.cli.report.plots import flow_plots, headline_plots
 from tidegate.cli.report.samples_section import samples_section
+from tidegate.cli.report.style import STYLE_FILE
 from tidegate.cli.report.training_plots import training_plots
 from tidegate.cli.up.view import clock, number
 from tidegate.core.receipt import lines_of_receipt
-
-STYLE_FILE = Path(__file__).with_name("style.css")
 
 
 def render_page(run: RunData) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 from tidegate.catalogue.services import statistics_of
-from tidegate.cli.report.page import STYLE_FILE
+from tidegate.cli.report.style import STYLE_FILE
 from tidegate.cli.run_list import RunFolders, line_of
 from tidegate.cli.ui.curves import Curves
 from tidegate.cli.ui.guard import COOKIE, HEADERS, host_is_expected, token_is_right

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tidegate.cli.report.page import STYLE_FILE
+from tidegate.cli.report.style import STYLE_FILE
 from tidegate.cli.ui.server import STATIC
 
 CONTRAST_MIN = 4.5
