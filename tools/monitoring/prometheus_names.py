@@ -4,6 +4,7 @@ from tidegate.catalogue.kinds import Instrument
 from tidegate.catalogue.services import INSTRUMENTS
 
 _UNITS = {"s": "seconds", "By": "bytes"}
+_PER = {"s": "per_second"}
 _HISTOGRAM_PARTS = ("_bucket", "_sum", "_count")
 
 
@@ -20,11 +21,14 @@ def metric(name: str) -> str:
     """
     instrument = INSTRUMENTS[name]
     words = [label(name)]
-    unit = _UNITS.get(instrument.unit, "")
+    of, _, per = instrument.unit.partition("/")  # a unit in braces is not in the name
+    unit = _UNITS.get(of, "")
     if instrument.unit == "1" and instrument.kind == "gauge":
         unit = "ratio"
     if unit and not words[0].endswith(unit):
         words.append(unit)
+    if per:
+        words.append(_PER[per])
     if instrument.kind == "counter":
         words.append("total")
     return "_".join(words)

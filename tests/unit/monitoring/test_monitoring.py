@@ -58,6 +58,9 @@ def test_names_read_in_prometheus_as_the_collector_translates_them() -> None:
     assert metric(METRIC_AGE) == "tidegate_trajectory_age_seconds"
     assert metric(METRIC_SLO_TARGET) == "tidegate_slo_target_ratio"
     assert metric(METRIC_WEIGHTS_BYTES) == "tidegate_weights_size_bytes_total"
+    assert (
+        metric("tidegate.admission.goodput") == "tidegate_admission_goodput_per_second"
+    )  # of {trajectory}/s
 
 
 @pytest.mark.parametrize("name", INSTRUMENTS)
