@@ -56,12 +56,16 @@ class Disk:
     def repair(self) -> None:
         """What an operator does after it: unmount, check, mount."""
         command("umount", str(self.place))
+        # A busy kernel detaches the loop device later, and mounts the file read-only beside it.
+        until_s = time.monotonic() + TIMEOUT_S
+        while command("losetup", "--associated", str(self._image)) and time.monotonic() < until_s:
+            time.sleep(0.1)
         command("e2fsck", "-p", str(self._image))
         self.mount()
 
 
-def command(*words: str) -> None:
-    """Run it.
+def command(*words: str) -> str:
+    """Run it; returns what it prints.
 
     Raises:
         OSError: it is not installed, or failed.
@@ -70,6 +74,7 @@ def command(*words: str) -> None:
     # 1 of e2fsck: errors were corrected.
     if done.returncode > (words[0] == "e2fsck"):
         raise OSError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
 
 
 def explained(folder: Path) -> str:

@@ -152,9 +152,10 @@ def _follow(
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=POLL_S)
             has_ended = True
-        for event in events.new():
-            if _ends(event, listeners):
-                return
+        # All of them, also after the one at which a listener ends the run: none is told again.
+        answers = [_ends(event, listeners) for event in events.new()]
+        if any(answers):
+            return
 
 
 def _ends(event: RunEvent, listeners: Sequence[object]) -> bool:

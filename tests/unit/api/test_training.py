@@ -1,5 +1,7 @@
 """What ``tidegate.train`` makes of its arguments, before a process is started."""
 
+import subprocess
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ import pytest
 import tidegate
 from tests.unit.cli.run_folder import CARTPOLE
 from tests.unit.launch.test_run_file import TEXT
+from tidegate.api import training
+from tidegate.cli.callbacks.events import RunUpdate
 from tidegate.core.errors import ConfigError
 
 
@@ -40,3 +44,36 @@ def test_home_is_no_folder_of_the_working_directory(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(ConfigError, match=f"{tmp_path}/gone.yaml"):
         tidegate.train("~/gone.yaml")
+
+
+class _Running:
+    """A platform that does not end by itself."""
+
+    def wait(self, timeout: float) -> None:
+        raise subprocess.TimeoutExpired("up", timeout)
+
+
+class _Batches:
+    """Events as they are found, look by look."""
+
+    def __init__(self, *batches: list[int]) -> None:
+        self._batches = iter(batches)
+
+    def new(self) -> list[RunUpdate]:
+        return [
+            RunUpdate({"step": step, "lineage": "0-aaaa", "at_s": float(step)})
+            for step in next(self._batches)
+        ]
+
+
+def test_events_found_together_with_the_one_that_ends_a_run_are_told_too() -> None:
+    told: list[int] = []
+
+    def on_update(update: RunUpdate) -> bool:
+        told.append(update.step)
+        return update.step == 3
+
+    process: Any = _Running()
+    events: Any = _Batches([1, 2], [3, 4, 5], [6])
+    training._follow(process, events, training._listeners(on_update, ()), stop=threading.Event())  # pyright: ignore[reportPrivateUsage]
+    assert told == [1, 2, 3, 4, 5]

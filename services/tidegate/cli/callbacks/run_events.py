@@ -33,7 +33,7 @@ class RunEvents:
         self._folder = folder
         self._since_s = since_s
         self._tail = StepTail(folder)
-        self._last_step_at_s = since_s
+        self._last_told: dict[str, Any] = {}
         self._evaluated_at_s = since_s
         self._events_size = -1
         self._checkpoints: set[str] = set()
@@ -58,11 +58,21 @@ class RunEvents:
         )
 
     def _updates(self) -> Iterator[RunUpdate]:
-        # A log that was rotated comes from its beginning again, and a restored learner repeats steps.
-        for line in self._tail.new()[1]:
-            if line.get("at_s", 0.0) > self._last_step_at_s:
-                self._last_step_at_s = line["at_s"]
-                yield RunUpdate(line)
+        from_first, lines = self._tail.new()
+        for line in self._untold(lines) if from_first else lines:
+            self._last_told = line
+            yield RunUpdate(line)
+
+    def _untold(self, lines: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """Of a log that comes from its beginning, at first or after it was rotated, what follows the last one told.
+
+        Their times decide only where that one is not among them: a clock may be set back.
+        """
+        for index in range(len(lines) - 1, -1, -1):
+            if lines[index] == self._last_told:
+                return lines[index + 1 :]
+        last_at_s = self._last_told.get("at_s", self._since_s)
+        return [line for line in lines if line.get("at_s", 0.0) > last_at_s]
 
     def _evaluations(self) -> Iterator[RunEvaluation]:
         try:

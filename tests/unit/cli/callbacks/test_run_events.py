@@ -92,3 +92,27 @@ def test_slow_callback_misses_the_oldest_events_and_their_number_is_known(
     steps = [each.step for each in events.new() if isinstance(each, RunUpdate)]
     assert steps == [4, 5]
     assert events.num_skipped == 3
+
+
+def append_update(folder: Path, step: int, *, at_s: float) -> None:
+    with (folder / "learner" / "steps.jsonl").open("a") as log:
+        log.write(json.dumps({"step": step, "lineage": "0-aaaa", "at_s": at_s}) + "\n")
+
+
+def steps_of(events: RunEvents) -> list[int]:
+    return [each.step for each in events.new() if isinstance(each, RunUpdate)]
+
+
+def test_update_after_the_clock_was_set_back_is_told_and_a_rotated_log_is_not_told_again(
+    tmp_path: Path,
+) -> None:
+    write_text_run(tmp_path, updates=3)
+    events = RunEvents(tmp_path, since_s=START_S)
+    assert steps_of(events) == [1, 2, 3]
+    append_update(tmp_path, 4, at_s=START_S + 1.0)
+    assert steps_of(events) == [4]
+    log = tmp_path / "learner" / "steps.jsonl"
+    log.rename(log.with_name("steps.jsonl.1"))
+    append_update(tmp_path, 5, at_s=START_S + 1.5)
+    assert steps_of(events) == [5]
+    assert steps_of(events) == []
