@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +53,15 @@ def cartpole_values(folder: Path) -> Path:
     document.pop("actor")
     path = folder / "run-values.yaml"
     path.write_text(yaml.safe_dump({"run": document}), encoding="utf-8")
+    return path
+
+
+def task_values(folder: Path) -> Path:
+    """The values that `tidegate chart` writes for the task of `tidegate new task`, without an end."""
+    path = folder / "values.yaml"
+    run_file = ROOT / "examples" / "new" / "task" / "run.yaml"
+    chart = ["chart", str(run_file), "--set", "until=''", "-o", str(path)]
+    subprocess.run([sys.executable, "-m", "tidegate.cli.main", *chart], check=True, timeout=120.0)
     return path
 
 

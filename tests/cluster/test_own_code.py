@@ -1,31 +1,21 @@
 """A task of one's own on a cluster, without an image of one's own: `tidegate chart` writes its files as values."""
 
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.cluster.conftest import TAG
-from tests.cluster.kube import CHART, ROOT, CommandError, Namespace, until
+from tests.cluster.conftest import TAG, task_values
+from tests.cluster.kube import CHART, CommandError, Namespace, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
-
-TASK = ROOT / "examples" / "new" / "task" / "run.yaml"
 
 
 @pytest.fixture(scope="module")
 def values(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The values that `tidegate chart` writes for the task of `tidegate new task`."""
-    path = tmp_path_factory.mktemp("values") / "values.yaml"
-    subprocess.run(
-        [sys.executable, "-m", "tidegate.cli.main", "chart", str(TASK), "--set", "until=''", "-o", str(path)],
-        check=True,
-        timeout=120.0,
-    )
-    return path
+    return task_values(tmp_path_factory.mktemp("values"))
 
 
 def installed(release: Namespace, values: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -12,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import TAG
-from tests.cluster.kube import CHART, ROOT, Namespace, until
+from tests.cluster.conftest import TAG, task_values
+from tests.cluster.kube import CHART, Namespace, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
-TASK = ROOT / "examples" / "new" / "task" / "run.yaml"
 TOKEN = "a-token-of-this-test"
 FORWARDING = re.compile(r"Forwarding from 127\.0\.0\.1:(\d+)")
 
@@ -39,9 +37,7 @@ class Page:
 def own(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     """A task of one's own, whose code the page does not have, with the page."""
     release = Namespace(namespace, "own")
-    values = tmp_path_factory.mktemp("values") / "values.yaml"
-    chart = ["chart", str(TASK), "--set", "until=''", "-o", str(values)]
-    subprocess.run([sys.executable, "-m", "tidegate.cli.main", *chart], check=True, timeout=120.0)
+    values = task_values(tmp_path_factory.mktemp("values"))
     release.kubectl("create", "secret", "generic", "page", f"--from-literal=token={TOKEN}")
     release.helm(
         "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),

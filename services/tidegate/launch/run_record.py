@@ -32,6 +32,18 @@ class RunRecord(msgspec.Struct, frozen=True):
     stream_copies: int = 1
     workloads: Workloads = ONE_MACHINE
 
+    def on_one_machine(self) -> "RunRecord":
+        """The same run as the folder of one machine has it, whose services are not asked."""
+        return msgspec.structs.replace(
+            self, cluster=False, addresses={}, stream_copies=1, workloads=ONE_MACHINE
+        )
+
+    def without_secrets(self, *, broker_port: int) -> "RunRecord":
+        """For a folder that leaves its machine; calls and tasks get new secrets at the next start."""
+        return msgspec.structs.replace(
+            self, call_secret="", task_secret="", broker=BrokerEndpoint(port=broker_port)
+        )
+
     @property
     def ports(self) -> frozenset[int]:
         """Of the broker and the services."""

@@ -10,7 +10,7 @@ from tidegate.runtime.config import TelemetryConfig
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 # Keys of `spec.values` that a TrainingRun may not set unless the configuration allows it: they reach beyond the pods
-# of the run. `**.` stands for any section, `=` for one value of a key.
+# of the run. `**.` means any section, `=` one value of a key.
 FORBIDDEN = (
     "extraObjects",  # any object, with the operator's permissions
     "crd",

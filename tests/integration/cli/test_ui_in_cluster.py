@@ -4,13 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
-import grpc
 import msgspec
 import pytest
 
-from tests.support.broker import free_port
-from tests.support.call_credentials import accepted, channel_as
+from tests.support.served_folder import ServedFolder
 from tests.support.service_harness import until
 from tests.unit.cli.run_folder import write_accounting, write_checkpoint, write_samples
 from tests.unit.launch.backup.folders import advance
@@ -25,65 +24,37 @@ from tidegate.cli.ui.run_page import WorkFlowAnswer, facts_of, moment_of
 from tidegate.core.completion import RunEnd
 from tidegate.core.errors import FolderInUseError, PermissionDeniedError, RecordError
 from tidegate.launch.run_folder import read_record
-from tidegate.launch.run_record import RunRecord
 from tidegate.learner.snapshot import add_lines as add_learner_lines
-from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.snapshots.files import AddRecords, SnapshotFiles
-from tidegate.runtime.snapshots.servicer import STAGING_PREFIX, RecordsServicer
+from tidegate.runtime.snapshots.servicer import RecordsServicer
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
 from tidegate.task_queue.snapshot import add_journal
 from tidegate.trajectory_store.browsing import Filter, page_of
 from tidegate.trajectory_store.snapshot import add_ledger
-from tidegate.wire.call_permissions import ROLES, Role
+from tidegate.wire.call_permissions import ROLES
 from tidegate.wire.clients.records import read_records
 
 pytestmark = pytest.mark.integration
 
 
-class Services:
-    """The owners of a run's records, each behind a server of its own, with one folder as all their volumes."""
+Services: TypeAlias = ServedFolder[AddRecords]
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.owners: dict[str, AddRecords] = {
-            "admission": add_admission_lines,
-            "learner": add_learner_lines,
-            "task_queue": partial(add_journal, path=folder / "task_queue" / JOURNAL_FILE),
-            "trajectory_store": partial(add_ledger, path=ledger_path(folder)),
-        }
-        self.addresses = {service: [f"127.0.0.1:{free_port()}"] for service in self.owners}
-        self.servers: dict[str, RpcServer] = {}
-        self._channels: list[grpc.aio.Channel] = []
 
-    async def start(self, service: str) -> None:
-        staging_in = self.folder / service
-        staging_in.mkdir(exist_ok=True)
-        records = RecordsServicer(self.owners[service], folder=self.folder, staging_in=staging_in)
-        self.servers[service] = RpcServer([records.registration()], accepted())
-        await self.servers[service].start(self.addresses[service][0])
+def services_of(folder: Path) -> Services:
+    """The owners of a run's records."""
+    owners: dict[str, AddRecords] = {
+        "admission": add_admission_lines,
+        "learner": add_learner_lines,
+        "task_queue": partial(add_journal, path=folder / "task_queue" / JOURNAL_FILE),
+        "trajectory_store": partial(add_ledger, path=ledger_path(folder)),
+    }
+    return ServedFolder(folder, owners, RecordsServicer, role="ui")
 
-    async def restart(self, service: str, add: AddRecords) -> None:
-        self.owners[service] = add
-        await self.servers[service].stop(grace_s=0.0)
-        await self.start(service)
 
-    async def stop(self) -> None:
-        for channel in self._channels:
-            await channel.close()
-        for server in self.servers.values():
-            await server.stop(grace_s=0.0)
-
-    def channel_to(self, service: str, role: Role = "ui") -> grpc.aio.Channel:
-        self._channels.append(channel_as(role, self.addresses[service][0]))
-        return self._channels[-1]
-
-    def record(self) -> RunRecord:
-        return msgspec.structs.replace(read_record(self.folder), cluster=True, addresses=self.addresses)
-
-    def copy_to(self, folder: Path) -> RunCopy:
-        copy = RunCopy(self.record(), folder, target="mean_return>=475", channel_to=self.channel_to)
-        copy.begin()
-        return copy
+def copy_to(services: Services, folder: Path) -> RunCopy:
+    copy = RunCopy(services.record(), folder, target="mean_return>=475", channel_to=services.channel_to)
+    copy.begin()
+    return copy
 
 
 @pytest.fixture
@@ -91,7 +62,7 @@ async def services(tmp_path: Path) -> AsyncIterator[Services]:
     folder = tmp_path / "volumes"
     write_checkpoint(folder, write_accounting(folder), step=3)
     write_samples(folder)
-    running = Services(folder)
+    running = services_of(folder)
     for service in SERVICES:
         await running.start(service)
     yield running
@@ -115,7 +86,7 @@ def files_below(folder: Path) -> dict[str, bytes]:
 
 
 async def test_the_page_of_a_copy_shows_what_the_services_have(services: Services, folder: Path) -> None:
-    copy = services.copy_to(folder)
+    copy = copy_to(services, folder)
     await copy_all(copy)
     advance(services.folder, seq=13, step=3)
     await copy_all(copy)
@@ -139,18 +110,18 @@ async def test_the_page_of_a_copy_shows_what_the_services_have(services: Service
 async def test_a_copy_has_no_weights_and_no_secrets_and_leaves_nothing_at_the_services(
     services: Services, folder: Path
 ) -> None:
-    await copy_all(services.copy_to(folder))
+    await copy_all(copy_to(services, folder))
     copied = files_below(folder)
     assert {name for name in copied if name.startswith("learner/")} == {"learner/steps.jsonl"}
     secret = read_record(services.folder).call_secret.encode()
     assert secret
     assert all(secret not in content for content in copied.values())
-    await until(lambda: not list(services.folder.glob(f"*/{STAGING_PREFIX}*")))
+    await until(lambda: not services.staged())
 
 
 async def test_readers_leave_no_log_beside_a_copied_database(services: Services, folder: Path) -> None:
     """A log of the copy before would belong to the next one."""
-    copy = services.copy_to(folder)
+    copy = copy_to(services, folder)
     for _ in range(2):
         await copy_all(copy)
         read_accounting(folder)
@@ -164,7 +135,7 @@ async def test_readers_leave_no_log_beside_a_copied_database(services: Services,
 async def test_a_run_that_completes_ends_on_the_page_and_one_with_another_target_runs_again(
     services: Services, folder: Path
 ) -> None:
-    copy = services.copy_to(folder)
+    copy = copy_to(services, folder)
     end = services.folder / "admission" / COMPLETION_FILE
     end.write_bytes(msgspec.json.encode(RunEnd(target="version_step>=3")))
     await copy.copy("admission")
@@ -186,7 +157,7 @@ async def test_a_service_that_fails_leaves_its_old_records_and_the_page_says_so(
 ) -> None:
     monkeypatch.setattr(run_copy, "PERIOD_S", 0.01)
     monkeypatch.setattr(run_copy, "COPYING_SHARE_MAX", 1.0)
-    copy = services.copy_to(folder)
+    copy = copy_to(services, folder)
     await copy_all(copy)
     before = ledger_path(folder).read_bytes()
 
@@ -216,7 +187,7 @@ async def test_a_file_that_is_not_the_services_own_is_refused(
         files.add(services.folder / "run.json", as_path=path)
 
     await services.restart("learner", lies)
-    copy = services.copy_to(folder)
+    copy = copy_to(services, folder)
     before = (folder / "run.json").read_bytes()
     with pytest.raises(RecordError, match="this file is not its own"):
         await copy.copy("learner")
@@ -228,7 +199,7 @@ async def test_a_file_that_does_not_fit_on_the_disk_is_refused_before_it_is_read
 ) -> None:
     with (services.folder / "learner" / "steps.jsonl.1").open("wb") as large:
         large.truncate(8 << 40)
-    copy = services.copy_to(folder)
+    copy = copy_to(services, folder)
     with pytest.raises(RecordError, match="does not fit on the disk of the page"):
         await copy.copy("learner")
 
@@ -243,6 +214,6 @@ async def test_only_the_page_reads_records(services: Services) -> None:
 
 
 async def test_two_processes_cannot_copy_to_one_folder(services: Services, folder: Path) -> None:
-    services.copy_to(folder)
+    copy_to(services, folder)
     with pytest.raises(FolderInUseError):
-        services.copy_to(folder)
+        copy_to(services, folder)

@@ -7,14 +7,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import grpc
 import msgspec
 import pytest
 
-from tests.support.broker import free_port
-from tests.support.call_credentials import accepted, channel_as, token_of
+from tests.support.call_credentials import channel_as, token_of
+from tests.support.served_folder import ServedFolder
 from tests.support.service_harness import until
 from tests.unit.cli.run_folder import write_accounting, write_checkpoint, write_progress
 from tests.unit.launch.backup.folders import advance, objects, place_at, restored, state_of
@@ -33,10 +32,9 @@ from tidegate.learner.checkpoint import checkpoints_in
 from tidegate.learner.snapshot import learner_moment
 from tidegate.runtime.backup_state import is_expected, read_state
 from tidegate.runtime.companion_settings import BackupConfig
-from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.snapshots import servicer
 from tidegate.runtime.snapshots.files import MomentOf, SnapshotFiles
-from tidegate.runtime.snapshots.servicer import STAGING_PREFIX, SnapshotServicer
+from tidegate.runtime.snapshots.servicer import SnapshotServicer
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
 from tidegate.task_queue.snapshot import journal_moment
 from tidegate.trajectory_store import schema
@@ -51,64 +49,44 @@ pytestmark = pytest.mark.integration
 Owners = dict[str, MomentOf]
 
 
-class Pods:
-    """The four owners of a run's files, each behind a server of its own, with one folder as all their volumes."""
+Pods: TypeAlias = ServedFolder[MomentOf]
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.owners: Owners = {
-            "task_queue": partial(journal_moment, path=folder / "task_queue" / JOURNAL_FILE),
-            "trajectory_store": partial(ledger_moment, path=ledger_path(folder)),
-            "learner": partial(learner_moment, checkpoints=folder / "learner" / "checkpoints"),
-            "weight_distribution": partial(best_moment, folder=folder / "weight_distribution"),
-        }
-        self.addresses = {service: [f"127.0.0.1:{free_port()}"] for service in self.owners}
-        self.servers: dict[str, RpcServer] = {}
-        self._channels: list[grpc.aio.Channel] = []
 
-    async def start(self, service: str) -> None:
-        staging_in = self.folder / service
-        staging_in.mkdir(exist_ok=True)
-        servicer = SnapshotServicer(self.owners[service], folder=self.folder, staging_in=staging_in)
-        self.servers[service] = RpcServer([servicer.registration()], accepted())
-        await self.servers[service].start(self.addresses[service][0])
+def pods_of(folder: Path) -> Pods:
+    """The four owners of a run's files."""
+    owners: Owners = {
+        "task_queue": partial(journal_moment, path=folder / "task_queue" / JOURNAL_FILE),
+        "trajectory_store": partial(ledger_moment, path=ledger_path(folder)),
+        "learner": partial(learner_moment, checkpoints=folder / "learner" / "checkpoints"),
+        "weight_distribution": partial(best_moment, folder=folder / "weight_distribution"),
+    }
+    return ServedFolder(folder, owners, SnapshotServicer, role="backup")
 
-    async def stop(self) -> None:
-        for channel in self._channels:
-            await channel.close()
-        for server in self.servers.values():
-            await server.stop(grace_s=0.0)
 
-    def channel_to(self, service: str) -> grpc.aio.Channel:
-        self._channels.append(channel_as("backup", self.addresses[service][0]))
-        return self._channels[-1]
-
-    def record(self) -> RunRecord:
-        return msgspec.structs.replace(read_record(self.folder), cluster=True, addresses=self.addresses)
-
-    async def back_up(self, bucket: Path) -> None:
-        source = partial(
-            pods_source, self.record(), self.folder, staging=self.folder.parent, channel_to=self.channel_to
-        )
-        backups = Backups(
-            self.folder,
-            place_at(bucket),
-            self.record().run_id,
-            keep=3,
-            say=lambda _line: None,
-            open_source=source,
-        )
-        await backups.make()
-
-    def staged(self) -> list[Path]:
-        return list(self.folder.glob(f"*/{STAGING_PREFIX}*"))
+async def back_up(running: Pods, bucket: Path) -> None:
+    source = partial(
+        pods_source,
+        running.record(),
+        running.folder,
+        staging=running.folder.parent,
+        channel_to=running.channel_to,
+    )
+    backups = Backups(
+        running.folder,
+        place_at(bucket),
+        running.record().run_id,
+        keep=3,
+        say=lambda _line: None,
+        open_source=source,
+    )
+    await backups.make()
 
 
 @pytest.fixture
 async def running(tmp_path: Path) -> AsyncIterator[Pods]:
     folder = tmp_path / "volumes"
     write_checkpoint(folder, write_accounting(folder), step=3)
-    pods_of_run = Pods(folder)
+    pods_of_run = pods_of(folder)
     for service in pods_of_run.owners:
         await pods_of_run.start(service)
     yield pods_of_run
@@ -118,9 +96,9 @@ async def running(tmp_path: Path) -> AsyncIterator[Pods]:
 async def test_restored_pods_are_the_run_and_a_second_backup_sends_what_is_new(
     running: Pods, tmp_path: Path
 ) -> None:
-    await running.back_up(tmp_path / "bucket")
+    await back_up(running, tmp_path / "bucket")
     before = objects(tmp_path / "bucket")
-    await running.back_up(tmp_path / "bucket")
+    await back_up(running, tmp_path / "bucket")
     # What the run is, as of when it was read, is in one file: nothing else was sent again.
     assert objects(tmp_path / "bucket") == before
     found = await asyncio.to_thread(restored, tmp_path / "bucket", tmp_path / "again")
@@ -157,7 +135,7 @@ async def test_backup_is_balanced_whatever_the_run_does_between_two_of_its_calls
 
     then_goes_on("open")
     then_goes_on("next_file")
-    await running.back_up(tmp_path / "bucket")
+    await back_up(running, tmp_path / "bucket")
     await asyncio.to_thread(restored, tmp_path / "bucket", tmp_path / "again")
     audit = read_accounting(tmp_path / "again").audit
     assert (audit.unknown, audit.balanced) == (0, True)
@@ -180,11 +158,11 @@ async def test_ledger_that_is_always_ahead_of_the_journal_makes_no_backup(
     monkeypatch.setattr(pods, "PAIR_PAUSE_S", 0.0)
     monkeypatch.setattr(pods, "PAIR_ATTEMPTS", 3)
     record, seqs = read_record(running.folder), iter(range(13, 100))
-    running.owners["task_queue"] = _behind(running.owners["task_queue"], lambda: next(seqs), record, running)
-    await running.servers["task_queue"].stop(grace_s=0.0)
-    await running.start("task_queue")
+    await running.restart(
+        "task_queue", _behind(running.owners["task_queue"], lambda: next(seqs), record, running)
+    )
     with pytest.raises(UnavailableError, match="not seen at one moment"):
-        await running.back_up(tmp_path / "bucket")
+        await back_up(running, tmp_path / "bucket")
     assert objects(tmp_path / "bucket") == set()
 
 
@@ -201,7 +179,7 @@ def _behind(original: MomentOf, seq: Callable[[], int], record: RunRecord, pods_
 async def test_service_that_dies_costs_the_backup_and_leaves_the_one_before_in_force(
     running: Pods, tmp_path: Path, service: str
 ) -> None:
-    await running.back_up(tmp_path / "bucket")
+    await back_up(running, tmp_path / "bucket")
     advance(running.folder, seq=13, step=3)
     original = running.owners[service]
 
@@ -209,11 +187,9 @@ async def test_service_that_dies_costs_the_backup_and_leaves_the_one_before_in_f
         yield from original(request, files)
         raise MemoryError
 
-    running.owners[service] = dies
-    await running.servers[service].stop(grace_s=0.0)
-    await running.start(service)
+    await running.restart(service, dies)
     with pytest.raises(Exception, match=service):
-        await running.back_up(tmp_path / "bucket")
+        await back_up(running, tmp_path / "bucket")
     found = await asyncio.to_thread(restored, tmp_path / "bucket", tmp_path / "again")
     assert (found.manifest.number, found.passed_over) == (1, ())
     await until(lambda: not running.staged())
@@ -254,11 +230,9 @@ async def test_service_that_sends_the_file_of_another_makes_no_backup(running: P
         files.add(running.folder / "run.json", as_path="task_queue/../run.json")
         files.add(running.folder / "run.json", as_path="run.json")
 
-    running.owners["weight_distribution"] = lies
-    await running.servers["weight_distribution"].stop(grace_s=0.0)
-    await running.start("weight_distribution")
+    await running.restart("weight_distribution", lies)
     with pytest.raises(RecordError, match="this file is not its own"):
-        await running.back_up(tmp_path / "bucket")
+        await back_up(running, tmp_path / "bucket")
 
 
 def _failures(folder: Path) -> dict[str, int]:

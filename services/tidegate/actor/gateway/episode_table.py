@@ -113,9 +113,7 @@ class EpisodeTable:
         """
         episode = await self._first(lambda: self._oldest(worker), wait_s)
         self._unoffer(episode)
-        episode.worker = worker
-        episode.used_at_s = self._clock.monotonic_s()
-        episode.claimed.set()
+        episode.claim(worker=worker, now_s=self._clock.monotonic_s())
         return episode
 
     async def claim_group(self, *, worker: str = "", wait_s: float = 0.0) -> EpisodeGroup:
@@ -183,9 +181,6 @@ class EpisodeTable:
         for episode in self._episodes.values():
             if episode.worker == worker:
                 episode.lose_worker(why)
-        for group in self._groups.values():
-            if group.worker == worker:
-                group.lose_worker(why)
 
     # -- keys ------------------------------------------------------------------------------------------------------
 

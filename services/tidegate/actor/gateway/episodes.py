@@ -76,6 +76,12 @@ class AgentEpisode:
         self.reward = reward
         self.end()
 
+    def claim(self, *, worker: str, now_s: float) -> None:
+        """Give it to an agent; ``worker``: its name, empty for one without. ``now_s``: monotonic seconds."""
+        self.worker = worker
+        self.used_at_s = now_s
+        self.claimed.set()
+
     def lose_worker(self, why: str) -> None:
         """The process that played it has ended; nothing happens to an episode that ended before."""
         if not self.ended.is_set():

@@ -17,8 +17,7 @@ from tidegate.core.errors import ConflictError
 class EpisodeGroup:
     """The episodes of one task, or one episode of an evaluation. Members join when they are offered for a claim.
 
-    ``worker``: who claimed it whole, as that process names itself; empty for one without a name.
-    ``rewards``: by episode id, once its worker posted them. ``worker_ended``: why it never will; empty otherwise.
+    ``rewards``: by episode id, once its worker posted them.
     """
 
     def __init__(self, *, size: int) -> None:
@@ -26,8 +25,6 @@ class EpisodeGroup:
         self.group_id = secrets.token_hex(8)
         self.reward_key = f"{KEY_PREFIX}-{self.group_id}-{secrets.token_hex(SECRET_BYTES)}"
         self.size = size
-        self.worker = ""
-        self.worker_ended = ""
         self.is_claimed = False
         self.rewards: dict[str, Reward | NoReward] | None = None
         self.num_offered = 0
@@ -65,6 +62,11 @@ class EpisodeGroup:
         """When a member was used last, in monotonic seconds: one that ended early waits for the others."""
         return max((episode.used_at_s for episode in self._members.values()), default=0.0)
 
+    @property
+    def worker_ended(self) -> str:
+        """Why the process that played it will never reward it; empty otherwise."""
+        return next((each.worker_ended for each in self._members.values() if each.worker_ended), "")
+
     def join(self, episode: AgentEpisode, *, now_s: float) -> None:
         """A member is offered; ``now_s``: monotonic seconds."""
         self._members[episode.episode_id] = episode
@@ -79,10 +81,8 @@ class EpisodeGroup:
     def claim(self, *, worker: str, now_s: float) -> None:
         """Give all members to one worker."""
         self.is_claimed = True
-        self.worker = worker
         for episode in self._members.values():
-            episode.used_at_s = now_s
-            episode.claimed.set()
+            episode.claim(worker=worker, now_s=now_s)
 
     def give_rewards(self, rewards: Mapping[str, Reward | NoReward]) -> None:
         """Reward every member at once and end them. ``rewards``: by episode id.
@@ -117,9 +117,3 @@ class EpisodeGroup:
         """End all members, without a reward where they have none."""
         for episode in self._members.values():
             episode.end(because=because)
-
-    def lose_worker(self, why: str) -> None:
-        """The process that played it has ended; nothing happens to a group that was rewarded before."""
-        if self.rewards is None:
-            self.worker_ended = why
-            self.end(because=why)

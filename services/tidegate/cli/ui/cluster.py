@@ -1,6 +1,5 @@
 """The page of a run in a cluster: a process that copies the run's records and serves them."""
 
-import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from tidegate.launch.operator_credential import pod_credentials
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_parsing import parse_shared
 from tidegate.runtime.call_credentials import find_token
+from tidegate.runtime.races import run_until
 from tidegate.runtime.rpc import open_channel
 from tidegate.runtime.service import Channels
 
@@ -30,13 +30,7 @@ async def with_copy(cluster: Path, folder: Path, serve: Callable[[], Coroutine[A
     channels = Channels(record.addresses, open_channel=partial(open_channel, token=token))
     copy = RunCopy(record, folder, target=target, channel_to=channels.get)
     copy.begin()
-    following, server = asyncio.create_task(copy.follow()), asyncio.create_task(serve())
     try:
-        done, _ = await asyncio.wait({following, server}, return_when=asyncio.FIRST_COMPLETED)
-        for each in done:
-            each.result()
+        await run_until(copy.follow(), serve())
     finally:
-        for each in (following, server):
-            each.cancel()
-        await asyncio.gather(following, server, return_exceptions=True)
         await channels.close()

@@ -23,8 +23,6 @@ from tidegate.cli.ui.copies import COPIES_JSON, Copies
 from tidegate.cli.up.summary import SUMMARY_JSON
 from tidegate.core.completion import RunEnd
 from tidegate.core.errors import RecordError, TidegateError
-from tidegate.core.workloads import ONE_MACHINE
-from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.run_folder import RUN_JSON, ProcessesRecord, lock, write_processes
 from tidegate.launch.run_record import RunRecord
 from tidegate.runtime.files import replace_file
@@ -72,15 +70,7 @@ class RunCopy:
             (self._folder / service).mkdir(parents=True, exist_ok=True)
         lock(self._folder)  # until this process ends
         # The page shows a folder: nothing of it asks services, and it needs none of the run's secrets.
-        record = msgspec.structs.replace(
-            self._record,
-            cluster=False,
-            addresses={},
-            broker=BrokerEndpoint(port=0),
-            call_secret="",
-            task_secret="",
-            workloads=ONE_MACHINE,
-        )
+        record = self._record.on_one_machine().without_secrets(broker_port=0)
         replace_file(self._folder / RUN_JSON, msgspec.json.encode(record))
         self._mark(complete=False)
 
@@ -104,7 +94,7 @@ class RunCopy:
         try:
             while (file := await stream.next_file()) is not None:
                 path = self._folder / _own_path(service, file.path)
-                _check_room(file, self._folder, num_files=len(found))
+                _check_bounds(file, self._folder, num_files=len(found))
                 await _replace(path, file, stream)
                 found.add(path)
         finally:
@@ -167,7 +157,7 @@ def _own_path(service: str, path: str) -> PurePosixPath:
     return wanted
 
 
-def _check_room(file: FileHeader, folder: Path, *, num_files: int) -> None:
+def _check_bounds(file: FileHeader, folder: Path, *, num_files: int) -> None:
     free = shutil.disk_usage(folder).free
     if file.size > free - FREE_BYTES_MIN:
         raise RecordError(

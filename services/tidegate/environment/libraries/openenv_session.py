@@ -171,15 +171,16 @@ class OpenEnvSession:
             raise OpenEnvFaultError(code, message, what=f"{url} failed on {kind}")
         return content
 
+    async def _end(self) -> None:
+        await self._socket.send_str('{"type":"close"}')
+        await asyncio.wait({self._reading})
+
     async def _close(self) -> None:
         # As OpenEnv's own client does: a server that finds the connection closed instead may log an error each time.
-        with suppress(TimeoutError, OSError, aiohttp.ClientError):
-            async with asyncio.timeout(CLOSE_WAIT_S):
-                await self._socket.send_str('{"type":"close"}')
-                await asyncio.wait({self._reading})
-        with suppress(TimeoutError, OSError, aiohttp.ClientError):
-            async with asyncio.timeout(CLOSE_WAIT_S):
-                await self._socket.close()
+        for ending in (self._end, self._socket.close):
+            with suppress(TimeoutError, OSError, aiohttp.ClientError):
+                async with asyncio.timeout(CLOSE_WAIT_S):
+                    await ending()
         self._reading.cancel()
 
 

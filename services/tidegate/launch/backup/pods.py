@@ -33,7 +33,6 @@ import msgspec
 from tidegate.admission.snapshot import LINES as ADMISSION_LINES
 from tidegate.core.errors import ConflictError, NotFoundError, RecordError
 from tidegate.core.ids import PolicyVersion
-from tidegate.core.workloads import ONE_MACHINE
 from tidegate.launch.backup.manifest import BackupCounts
 from tidegate.launch.backup.snapshot import (
     PAIR_ATTEMPTS,
@@ -167,8 +166,5 @@ def _add_run_file(files: SnapshotFiles, record: RunRecord) -> tuple[str, ...]:
     if file.files_dir:
         left_out.append("the files that the run file names (own code, prompts), which its release carries")
     document = {**record.run_file, "files_dir": "", "begin_from": ""}
-    here = msgspec.structs.replace(
-        record, cluster=False, addresses={}, stream_copies=1, workloads=ONE_MACHINE
-    )
-    add_record(files, here, document, nats_port=NATS_PORT)
+    add_record(files, record.on_one_machine(), document, nats_port=NATS_PORT)
     return tuple(left_out)

@@ -29,7 +29,6 @@ from tidegate.core.errors import ConfigError, ConflictError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.launch.backup.manifest import BackupCounts
 from tidegate.launch.backup.source import BackupSource, FileParts
-from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.carried_files import files_of
 from tidegate.launch.forking import CHECKPOINTS, RUN_YAML
 from tidegate.launch.own_code import OWN_CODE_JSON
@@ -185,14 +184,8 @@ def add_record(
     files: SnapshotFiles, record: RunRecord, document: Mapping[str, Any], *, nats_port: int
 ) -> None:
     """``run.json`` without its secrets, and ``run.yaml`` to resume from; ``document``: the run file in both."""
-    # Calls and tasks get new secrets at the next start, and nothing is in flight that the old ones signed.
-    public = msgspec.structs.replace(
-        record,
-        call_secret="",
-        task_secret="",
-        broker=BrokerEndpoint(port=nats_port),
-        run_file=dict(document),
-    )
+    # Nothing is in flight that the old secrets signed.
+    public = msgspec.structs.replace(record.without_secrets(broker_port=nats_port), run_file=dict(document))
     for name, data in (
         (RUN_JSON, msgspec.json.encode(public)),
         (RUN_YAML, yaml.safe_dump(public.run_file, sort_keys=False).encode()),

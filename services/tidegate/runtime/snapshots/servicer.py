@@ -2,8 +2,8 @@
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Callable, Generator, Iterable
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
@@ -26,7 +26,6 @@ from tidegate.wire.snapshots import (
     READ_METHOD,
     SNAPSHOTS_NAME,
     FileHeader,
-    SnapshotRequest,
     add_snapshots,
     file_to_proto,
     opened_to_proto,
@@ -42,15 +41,12 @@ BEFORE_S_MAX = 5.0
 
 
 class SnapshotServicer:
-    """Answers one call at a time: a second one would take the disk's space for another copy."""
+    """What a backup asks: one call at a time, because a second one would take the disk's space for another copy."""
 
     def __init__(self, moment_of: MomentOf, *, folder: Path, staging_in: Path) -> None:
         """``folder``: of the run on this volume. ``staging_in``: this service's own folder in it."""
         self._moment_of = moment_of
-        self._folder = folder
-        self._staging_in = staging_in
-        self._reading = asyncio.Lock()
-        _remove_left(staging_in)
+        self._calls = _Calls(folder, staging_in, reader="backup", deadline_s=DEADLINE_S)
 
     def registration(self) -> Registration:
         """How the server of the service adds it."""
@@ -68,31 +64,23 @@ class SnapshotServicer:
             RecordError: the caller sets no deadline, or one that is too long.
             UnavailableError: another call is being answered.
         """
-        _check_deadline(context, DEADLINE_S)
-        async with _alone(self._reading, reader="backup"):
-            async for message in iterate_in_thread(partial(self._messages, request_from_proto(request))):
-                yield message
 
-    def _messages(self, request: SnapshotRequest) -> Generator[Any]:
-        with _staged(self._folder, self._staging_in) as files:
-            with closing(self._moment_of(request, files)) as moments:
-                for moment in moments:
+        def moments(files: SnapshotFiles) -> Generator[Any]:
+            with closing(self._moment_of(request_from_proto(request), files)) as found:
+                for moment in found:
                     yield opened_to_proto(moment)
-            for file in files.found:
-                yield file_to_proto(FileHeader(file.path, file.size))
-                yield from parts_of(file, CHUNK_BYTES)
+
+        async for message in self._calls.answer(context, moments, header_of=file_to_proto):
+            yield message
 
 
 class RecordsServicer:
-    """Answers one call at a time, beside one of a backup."""
+    """What a page asks: one call at a time, beside one of a backup."""
 
     def __init__(self, add: AddRecords, *, folder: Path, staging_in: Path) -> None:
         """As of ``SnapshotServicer``."""
         self._add = add
-        self._folder = folder
-        self._staging_in = staging_in
-        self._reading = asyncio.Lock()
-        _remove_left(staging_in)
+        self._calls = _Calls(folder, staging_in, reader="page", deadline_s=RECORDS_DEADLINE_S)
 
     def registration(self) -> Registration:
         """How the server of the service adds it."""
@@ -110,51 +98,70 @@ class RecordsServicer:
             RecordError: the caller sets no deadline, or one that is too long.
             UnavailableError: another call is being answered.
         """
-        _check_deadline(context, RECORDS_DEADLINE_S)
-        async with _alone(self._reading, reader="page"):
-            async for message in iterate_in_thread(self._messages):
-                yield message
 
-    def _messages(self) -> Generator[Any]:
-        with _staged(self._folder, self._staging_in) as files:
+        def no_moments(files: SnapshotFiles) -> Iterable[Any]:
             self._add(files)
+            return ()
+
+        async for message in self._calls.answer(context, no_moments, header_of=record_file_to_proto):
+            yield message
+
+
+class _Calls:
+    """Answers one call after the other by files, and by copies that are removed with the call."""
+
+    def __init__(self, folder: Path, staging_in: Path, *, reader: str, deadline_s: float) -> None:
+        """``reader``: the one process that calls, for errors. ``deadline_s``: of a call, at most."""
+        self._folder = folder
+        self._staging_in = staging_in
+        self._reader = reader
+        self._deadline_s = deadline_s
+        self._reading = asyncio.Lock()
+        for left in staging_in.glob(f"{STAGING_PREFIX}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    async def answer(
+        self,
+        context: Any,
+        moments_of: Callable[[SnapshotFiles], Iterable[Any]],
+        *,
+        header_of: Callable[[FileHeader], Any],
+    ) -> AsyncIterator[Any]:
+        """The messages of ``moments_of``, which adds files, then for each file ``header_of`` it and its bytes.
+
+        Raises:
+            RecordError: the caller sets no deadline, or one that is too long.
+            UnavailableError: another call is being answered.
+        """
+        left_s = context.time_remaining()
+        if left_s is None or left_s > 2 * self._deadline_s:  # gRPC rounds long deadlines up
+            raise RecordError(
+                "Files are read without a deadline",
+                why=f"copies of databases stay for {self._deadline_s:g} s at most",
+            )
+        try:
+            # A call that was given up ends a moment later.
+            async with asyncio.timeout(BEFORE_S_MAX):
+                await self._reading.acquire()
+        except TimeoutError as error:
+            raise UnavailableError(
+                f"Another {self._reader} reads this service",
+                fix=f"a run has one {self._reader}: try it again",
+            ) from error
+        try:
+            async for message in iterate_in_thread(partial(self._messages, moments_of, header_of)):
+                yield message
+        finally:
+            self._reading.release()
+
+    def _messages(
+        self, moments_of: Callable[[SnapshotFiles], Iterable[Any]], header_of: Callable[[FileHeader], Any]
+    ) -> Generator[Any]:
+        with ExitStack() as opened:
+            staging = Path(mkdtemp(prefix=STAGING_PREFIX, dir=self._staging_in))
+            opened.callback(shutil.rmtree, staging, ignore_errors=True)
+            files = SnapshotFiles(self._folder, staging=staging, opened=opened)
+            yield from moments_of(files)
             for file in files.found:
-                yield record_file_to_proto(FileHeader(file.path, file.size))
+                yield header_of(FileHeader(file.path, file.size))
                 yield from parts_of(file, CHUNK_BYTES)
-
-
-def _remove_left(staging_in: Path) -> None:
-    for left in staging_in.glob(f"{STAGING_PREFIX}*"):
-        shutil.rmtree(left, ignore_errors=True)
-
-
-@contextmanager
-def _staged(folder: Path, staging_in: Path) -> Generator[SnapshotFiles]:
-    with ExitStack() as opened:
-        staging = Path(mkdtemp(prefix=STAGING_PREFIX, dir=staging_in))
-        opened.callback(shutil.rmtree, staging, ignore_errors=True)
-        yield SnapshotFiles(folder, staging=staging, opened=opened)
-
-
-def _check_deadline(context: Any, bound_s: float) -> None:
-    left_s = context.time_remaining()
-    if left_s is None or left_s > 2 * bound_s:  # gRPC rounds long deadlines up
-        raise RecordError(
-            "Files are read without a deadline", why=f"copies of databases stay for {bound_s:g} s at most"
-        )
-
-
-@asynccontextmanager
-async def _alone(reading: asyncio.Lock, *, reader: str) -> AsyncGenerator[None]:
-    try:
-        # A call that was given up ends a moment later.
-        async with asyncio.timeout(BEFORE_S_MAX):
-            await reading.acquire()
-    except TimeoutError as error:
-        raise UnavailableError(
-            f"Another {reader} reads this service", fix=f"a run has one {reader}: try it again"
-        ) from error
-    try:
-        yield
-    finally:
-        reading.release()
