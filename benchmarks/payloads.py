@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, PromptId, RunId, TaskId, trajectory_id
-from tidegate.core.records import Array, EpisodeEnd, StageTiming, Trajectory, VersionSpan
+from tidegate.core.records import Array, EpisodeEnd, StageTiming, Task, TaskKind, Trajectory, VersionSpan
 
 VERSION = PolicyVersion(LineageName("0-bench"), 0)
 OBSERVATION_SIZE = 4
@@ -29,9 +29,14 @@ class Payload:
     num_steps: int
     messages: int
 
+    def task(self, run_id: RunId, number: int) -> Task:
+        """Task ``number``, without a key."""
+        kind: TaskKind = "group" if self.num_samples > 1 else "segment"
+        return Task(_task_id(number), run_id, kind, VERSION, self.num_samples)
+
     def records(self, run_id: RunId, number: int, *, now_s: float = 1.0) -> list[Trajectory]:
         """The trajectories of task ``number``, made at ``now_s``, with all that actors and environments write."""
-        task_id = TaskId(f"bench-{number:08}")
+        task_id = _task_id(number)
         group = self.num_samples > 1
         # Samples of one task share these, as an actor's do.
         stages = (
@@ -65,6 +70,10 @@ class Payload:
             )
             for index in range(self.num_samples)
         ]
+
+
+def _task_id(number: int) -> TaskId:
+    return TaskId(f"bench-{number:08}")
 
 
 def payloads(*, quick: bool) -> list[Payload]:

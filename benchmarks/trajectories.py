@@ -1,9 +1,9 @@
 """The path of trajectories beside raw JetStream: same broker settings, client library, payload sizes and concurrency.
 
-Ours: encode records, publish until acknowledged, and a trajectory store in its own process that fetches, validates,
-writes payload and ledger in one transaction, and acknowledges. Raw: publish the same bytes, encoded beforehand, until
-acknowledged, and a process that fetches and acknowledges. Both end when the stream, a work queue, is empty: all was
-acknowledged. Records are made before the clock starts, as making them is the actor's work.
+Ours: encode records, prove their task, publish until acknowledged, and a trajectory store in its own process that
+fetches, validates, writes payload and ledger in one transaction, and acknowledges. Raw: publish the same bytes, encoded
+beforehand, until acknowledged, and a process that fetches and acknowledges. Both end when the stream, a work queue, is
+empty: all was acknowledged. Tasks and records are made before the clock starts, as making them is the work of others.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvloop
 from nats.aio.client import Client
 from nats.js import JetStreamContext
@@ -30,12 +31,15 @@ from benchmarks.stage import USER, Stage, stage
 from benchmarks.training_run import THREADS, remove_folder
 from tidegate.core.errors import DeadlineError, TidegateError
 from tidegate.core.ids import RunId
-from tidegate.core.records import Trajectory
+from tidegate.core.records import Task, Trajectory
 from tidegate.core.staleness import Lineage
 from tidegate.launch.programs import ProcessSpec
+from tidegate.runtime.outbox import message_of
+from tidegate.runtime.task_secret import derived_task_secret
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 from tidegate.wire.frame import encode_frame
-from tidegate.wire.subjects import HEADER_TRACE_PARENT, HEADER_TRAJECTORY_IDS, SHARD
+from tidegate.wire.subjects import SHARD
+from tidegate.wire.task_proof import task_key
 
 REPETITIONS = 5
 RATIO_MIN = 0.7
@@ -52,6 +56,7 @@ OVERRIDES = [
     "trajectory_store.max_resident_bytes=4294967296",
 ]
 
+Rollout = tuple[Task, list[Trajectory]]
 Prepare = Callable[[int], Any]
 Send = Callable[[Any], Awaitable[None]]
 
@@ -162,14 +167,17 @@ async def _ours(running: Stage, kinds: list[Payload]) -> list[Transfer]:
     channel = running.channel("trajectory_store", role="learner")
     store = TrajectoryStoreClient(channel)
     await store.open_lineage(Lineage(VERSION.lineage), learner_id="bench")
+    secret = derived_task_secret(running.record.task_secret).encode()
     numbers = itertools.count()
     sent = 0
     transfers: list[Transfer] = []
     send = partial(_publish, running)
     for payload in kinds:
 
-        def prepare(number: int, payload: Payload = payload) -> list[Trajectory]:
-            return payload.records(RunId(running.record.run_id), number, now_s=time.time())
+        def prepare(number: int, payload: Payload = payload) -> Rollout:
+            records = payload.records(RunId(running.record.run_id), number, now_s=time.time())
+            task = payload.task(RunId(running.record.run_id), number)
+            return msgspec.structs.replace(task, key=task_key(task, secret)), records
 
         transfers.append(await _measure(running, "tidegate", payload, numbers, prepare=prepare, send=send))
         sent += (payload.messages + WARM_UP_MESSAGES) * payload.num_samples
@@ -186,17 +194,12 @@ async def _ours(running: Stage, kinds: list[Payload]) -> list[Transfer]:
     return transfers
 
 
-async def _publish(running: Stage, records: list[Trajectory]) -> None:
+async def _publish(running: Stage, rollout: Rollout) -> None:
     """What an actor does with a finished rollout."""
-    headers = {
-        HEADER_TRACE_PARENT: records[0].trace_parent,
-        HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
-    }
+    task, records = rollout
+    frame, headers = message_of(records, of=task)
     await running.bus.publish(
-        running.topology.trajectories(SHARD),
-        encode_frame(records),
-        message_id=f"{records[0].task_id}:scored",
-        headers=headers,
+        running.topology.trajectories(SHARD), frame, message_id=f"{task.task_id}:scored", headers=headers
     )
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from tidegate.catalogue import publishing
 from tidegate.core.errors import BackpressureError, PayloadTooLargeError
+from tidegate.core.ids import TrajectoryId
 from tidegate.core.records import Task, Trajectory
 from tidegate.runtime.retrying import Backoff, FailedAttempt, UntilCancelled, retry
 from tidegate.runtime.service import ServiceContext
@@ -45,9 +46,8 @@ class Outbox:
             PayloadTooLargeError: no message can hold it; nothing was sent.
             TidegateError: the broker refuses it.
         """
-        context, frame = self._context, encode_frame(records)
-        headers = _headers(records, proof=_proof(task, records, frame))
-        task_id = records[0].task_id
+        context, task_id = self._context, records[0].task_id
+        frame, headers = message_of(records, of=task)
         await self.retry(
             task_id,
             lambda: context.bus.publish(
@@ -67,8 +67,7 @@ class Outbox:
             TidegateError: the broker or the store refuses them.
         """
         bus, subject = self._context.bus, self._context.topology.trajectories(SHARD)
-        frame = encode_frame(records)
-        headers = _headers(records, proof=of if isinstance(of, str) else _proof(of, records, frame))
+        frame, headers = message_of(records, of=of)
         task_id = records[0].task_id
         message_id = f"{task_id}:scored"
 
@@ -99,15 +98,17 @@ class Outbox:
         return await retry(step, BACKOFF, draining=UntilCancelled(), on_retry=note)
 
 
-def _proof(task: Task, records: Sequence[Trajectory], frame: bytes) -> str:
-    if not task.key:
-        return ""
-    return proof_of(task, [record.trajectory_id for record in records], content_digest(frame))
+def message_of(records: Sequence[Trajectory], *, of: Task | str) -> tuple[bytes, dict[str, str]]:
+    """The frame and the headers of the message that carries ``records``.
+
+    ``of``: their task, or the proof that an actor sent with them.
+    """
+    frame = encode_frame(records)
+    ids = [record.trajectory_id for record in records]
+    proof = of if isinstance(of, str) else _proof(of, ids, frame)
+    headers = {HEADER_TRACE_PARENT: records[0].trace_parent, HEADER_TRAJECTORY_IDS: ",".join(ids)}
+    return frame, {HEADER_TASK_PROOF: proof, **headers} if proof else headers
 
 
-def _headers(records: Sequence[Trajectory], *, proof: str) -> dict[str, str]:
-    return {
-        **({HEADER_TASK_PROOF: proof} if proof else {}),
-        HEADER_TRACE_PARENT: records[0].trace_parent,
-        HEADER_TRAJECTORY_IDS: ",".join(record.trajectory_id for record in records),
-    }
+def _proof(task: Task, ids: Sequence[TrajectoryId], frame: bytes) -> str:
+    return proof_of(task, ids, content_digest(frame)) if task.key else ""
