@@ -9,12 +9,11 @@ from typing import TypeVar
 
 from tidegate.catalogue import publishing
 from tidegate.core.errors import BackpressureError, PayloadTooLargeError
-from tidegate.core.ids import TrajectoryId
 from tidegate.core.records import Task, Trajectory
 from tidegate.runtime.retrying import Backoff, FailedAttempt, UntilCancelled, retry
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
-from tidegate.wire.frame import content_digest, encode_frame
+from tidegate.wire.frame import encode_frame, encode_with_digest
 from tidegate.wire.subjects import (
     HEADER_REFERENCE,
     HEADER_TASK_PROOF,
@@ -103,12 +102,13 @@ def message_of(records: Sequence[Trajectory], *, of: Task | str) -> tuple[bytes,
 
     ``of``: their task, or the proof that an actor sent with them.
     """
-    frame = encode_frame(records)
     ids = [record.trajectory_id for record in records]
-    proof = of if isinstance(of, str) else _proof(of, ids, frame)
+    if isinstance(of, str):
+        frame, proof = encode_frame(records), of
+    elif of.key:
+        frame, digest = encode_with_digest(records)
+        proof = proof_of(of, ids, digest)
+    else:
+        frame, proof = encode_frame(records), ""
     headers = {HEADER_TRACE_PARENT: records[0].trace_parent, HEADER_TRAJECTORY_IDS: ",".join(ids)}
     return frame, {HEADER_TASK_PROOF: proof, **headers} if proof else headers
-
-
-def _proof(task: Task, ids: Sequence[TrajectoryId], frame: bytes) -> str:
-    return proof_of(task, ids, content_digest(frame)) if task.key else ""

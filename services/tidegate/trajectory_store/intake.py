@@ -10,7 +10,7 @@ from tidegate.core.staleness import LineageTree
 from tidegate.trajectory_store.admission_check import AdmissionCheck, AheadOfHeadError
 from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.uploads import UploadArea
-from tidegate.wire.bounds import is_id
+from tidegate.wire.bounds import match_id
 from tidegate.wire.columns import RecordColumns
 from tidegate.wire.frame import Frame, open_frame
 from tidegate.wire.reference import reference_from_bytes
@@ -31,7 +31,7 @@ class ArrivedMessage(msgspec.Struct, frozen=True, eq=False):
     def trajectory_ids(self) -> list[TrajectoryId]:
         """The trajectory ids in the header, without what is none; empty when the sender gave no id."""
         names = self.headers.get(HEADER_TRAJECTORY_IDS, "").split(",")
-        return [TrajectoryId(name) for name in names[:IDS_PER_MESSAGE_MAX] if is_id(name)]
+        return [TrajectoryId(name) for name in names[:IDS_PER_MESSAGE_MAX] if match_id(name)]
 
     @property
     def is_reference(self) -> bool:

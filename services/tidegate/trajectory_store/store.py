@@ -144,7 +144,8 @@ class Store:
         Raises:
             OSError: the disk is full or broken; nothing was recorded.
         """
-        opened = [self._open(message) for message in messages]
+        admission = self.admission.of_now()
+        opened = [self._open(message, admission) for message in messages]
         parcels = [item for item in opened if isinstance(item, Parcel)]
         refused = [item for item in opened if isinstance(item, Refusal)]
         # A reference that came again finds its upload gone, because the first one was accepted.
@@ -163,9 +164,9 @@ class Store:
             num_duplicates=accepted.num_duplicates,
         )
 
-    def _open(self, message: ArrivedMessage) -> Parcel | Refusal:
+    def _open(self, message: ArrivedMessage, admission: AdmissionCheck) -> Parcel | Refusal:
         found = open_message(
-            message, run_id=self._run_id, tree=self.tree, uploads=self.uploads, admission=self.admission
+            message, run_id=self._run_id, tree=self.tree, uploads=self.uploads, admission=admission
         )
         if isinstance(found, Refusal):
             return found

@@ -26,6 +26,8 @@ match_trace_parent = re.compile(r"(?:[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a
 # Names of tensors, environments and people; details of drops.
 NAME_CHARS_MAX = 256
 DETAIL_CHARS_MAX = 4096
+# Of a task, for keyed BLAKE3 (``wire.task_proof``).
+KEY_BYTES = 32
 # Steps are added and subtracted in 64 bits, by the ledger and in messages.
 STEP_MAX = 2**53
 # One entry a learner restart. A tree travels whole with each announcement.

@@ -19,6 +19,7 @@ from tidegate.core.spaces import is_observation
 from tidegate.wire.bounds import (
     GROUP_SIZE_MAX,
     INT32_MAX,
+    KEY_BYTES,
     MAGNITUDE_MAX,
     SEED_MAX,
     STEP_MAX,
@@ -228,6 +229,8 @@ def validate_task(task: Task) -> None:
     check_number(sampler.top_p, f"top_p of {what}", least=0.0, most=1.0)
     check_number(sampler.top_k, f"top_k of {what}", least=-1, most=INT32_MAX)
     check_number(sampler.max_new_tokens, f"max_new_tokens of {what}", least=0, most=INT32_MAX)
+    if len(task.key) not in (0, KEY_BYTES):
+        raise RecordError(f"{what} has a key of {len(task.key)} bytes", fix=f"send {KEY_BYTES}, or none")
     if not is_trace_parent(task.trace_parent):
         raise RecordError(f"{what} has the trace context {shown(task.trace_parent)}")
 

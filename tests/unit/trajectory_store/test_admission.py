@@ -29,7 +29,7 @@ from tidegate.runtime.task_secret import OVERLAP_S, TaskSecrets, read_task_secre
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import ArrivedMessage, Refusal
 from tidegate.trajectory_store.store import Store
-from tidegate.wire.frame import content_digest, decode_frame, encode_frame
+from tidegate.wire.frame import decode_frame, encode_frame, open_frame
 from tidegate.wire.subjects import HEADER_TASK_PROOF, HEADER_TRAJECTORY_IDS
 from tidegate.wire.task_proof import proof_of, proof_of_queue, task_key
 
@@ -68,7 +68,7 @@ def message(task: Task, *records: Trajectory) -> ArrivedMessage:
         data=frame,
         headers={
             HEADER_TRAJECTORY_IDS: ",".join(ids),
-            HEADER_TASK_PROOF: proof_of(task, ids, content_digest(frame)),
+            HEADER_TASK_PROOF: proof_of(task, ids, open_frame(frame).content_digest()),
         },
         received_at_s=NOW_S,
     )

@@ -21,6 +21,7 @@ from tidegate.wire.frame import (
     decode_frame,
     decode_provenance,
     encode_frame,
+    encode_with_digest,
     open_frame,
     provenance_of,
     verify_frame,
@@ -79,6 +80,17 @@ def test_provenance_is_the_record_without_its_tensors(trajectories: list[Traject
     decoded = decode_provenance(provenance_of(encode_frame(trajectories)))
     for ours, theirs in zip(trajectories, decoded, strict=True):
         assert_same(ours, theirs, with_tensors=False)
+
+
+@given(trajectories=st.lists(TRAJECTORIES, min_size=1, max_size=3))
+def test_digest_of_what_an_actor_made_is_that_of_the_frame_it_sent(trajectories: list[Trajectory]) -> None:
+    frame, digest = encode_with_digest(trajectories)
+    assert frame == encode_frame(trajectories)
+    assert open_frame(frame).content_digest() == digest
+    scored = [msgspec.structs.replace(each, reward=1.0, verifier_log="right") for each in trajectories]
+    assert open_frame(encode_frame(scored)).content_digest() == digest
+    other = renamed(trajectories[0], "another.0")
+    assert open_frame(encode_frame([other, *trajectories[1:]])).content_digest() != digest
 
 
 @given(data=st.binary(max_size=300))
