@@ -127,7 +127,8 @@ def run(setting: BenchSetting) -> BenchResult:
 def _reports(index: int) -> Iterator[ServiceStats]:
     """The reports of one actor, one after another."""
     for number in count():
-        values = {name: float(number * (index % 7 + 1)) for name in MOVING} | dict.fromkeys(STANDING, 0.0)
+        values: dict[str, float] = {name: float(number * (index % 7 + 1)) for name in MOVING}
+        values |= dict.fromkeys(STANDING, 0.0)
         values[actor_stats.SERVING_STEP] = step = float(number // 4)
         yield ServiceStats(
             service="actor",

@@ -114,14 +114,14 @@ def _measure(setting: BenchSetting, case: Case) -> Found:
     attributed = Counter(
         sample["bottleneck"] for sample in read_samples(folder) if late_s <= sample["at_s"] < freed_s
     )
-    lags = sorted(lag for point in points if slowed_s <= point.at_s < freed_s for lag in point.lags)
+    lags = lags_of([point for point in points if slowed_s <= point.at_s < freed_s])
     found = Found(
         case=case,
         before_per_s=before_per_s,
         during_per_s=rate(points, slowed_s, freed_s),
         recovery_s=recovery_s(points, freed_s, wanted_per_s=RECOVERED_SHARE * before_per_s),
-        lag_p95=lags[int(0.95 * (len(lags) - 1))] if lags else 0,
-        lag_max=max(lags, default=0),
+        lag_p95=lags[int(0.95 * (len(lags) - 1))],
+        lag_max=lags[-1],
         max_lag=accounting.audit.max_lag or 0,
         waste=waste(accounting_before, accounting_after),
         attributed={name: count / attributed.total() for name, count in attributed.items()},
@@ -131,6 +131,23 @@ def _measure(setting: BenchSetting, case: Case) -> Found:
     remove_folder(folder)
     print_progress(f"disturbances {_note(found)}")
     return found
+
+
+def lags_of(points: Sequence[StepPoint]) -> list[int]:
+    """The lag of each trajectory that these steps trained, in ascending order.
+
+    Raises:
+        TidegateError: there is none, so that nothing could be said of the budget.
+    """
+    lags = Counter[int]()
+    for point in points:
+        lags.update(point.by_lag)
+    if not lags:
+        raise TidegateError(
+            "No step of the disturbed time says its trajectories' lags",
+            why="nothing was trained meanwhile, or steps.jsonl has other fields than the bench reads",
+        )
+    return sorted(lags.elements())
 
 
 def rate(points: Sequence[StepPoint], start_s: float, stop_s: float) -> float:

@@ -8,7 +8,10 @@ import msgspec
 
 
 class StepPoint(msgspec.Struct, frozen=True):
-    """What is read of a line (``learner.steps_log`` writes more). ``env_steps`` counts from the start."""
+    """What is read of a line (``learner.steps_log`` writes more). ``env_steps`` counts from the start.
+
+    ``by_lag``: how many of its trajectories had each lag; a peer writes none.
+    """
 
     step: int
     at_s: float
@@ -19,7 +22,7 @@ class StepPoint(msgspec.Struct, frozen=True):
     wait_s: float = 0.0
     train_s: float = 0.0
     samples: int = 0
-    lags: list[int] = []
+    by_lag: dict[int, int] = {}
 
 
 class StepsFile:

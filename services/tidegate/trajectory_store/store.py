@@ -189,11 +189,8 @@ class Store:
     def _accept(self, parcels: Sequence[Parcel], *, duplicates: int, now_s: float) -> Accepted:
         if not parcels and not duplicates:
             return Accepted(arrivals=(), num_duplicates=0)
-        accepted = (
-            self._store_frames(parcels, duplicates=duplicates, now_s=now_s)
-            if self.replay is None
-            else self.replay.accept(parcels, duplicates=duplicates, now_s=now_s)
-        )
+        accept = self._store_frames if self.replay is None else self.replay.accept
+        accepted = accept(parcels, duplicates=duplicates, now_s=now_s)
         if accepted.arrivals:
             self.arrived.notify()
             self.outcome_added.notify()
