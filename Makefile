@@ -13,7 +13,7 @@ TAG ?= 0.1.0
 BIN := .venv/bin
 PATHS := services tests tools benchmarks
 STEP = @printf '\n== %s\n'
-# Processes of pytest: three more than there are cores, at most eight, as each holds torch (tests/conftest.py). The tests
+# Processes of pytest: two more than there are cores, at most eight, as each holds torch (tests/conftest.py). The tests
 # of `make check` do not wait: one a core.
 WORKERS ?= auto
 PARALLEL := -n $(WORKERS) --dist worksteal

@@ -61,8 +61,8 @@ WORKERS_MAX = 8
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Workers for ``-n auto``: three more than there are cores, as the tests of processes wait half of the time."""
-    return min(WORKERS_MAX, (os.cpu_count() or 1) + 3)
+    """Workers for ``-n auto``: two more than there are cores, as the tests of processes wait a third of the time."""
+    return min(WORKERS_MAX, (os.cpu_count() or 1) + 2)
 
 
 def pytest_collection_finish() -> None:
