@@ -201,6 +201,7 @@ class Family(Generic[StatisticT]):
 
     def value_in(self, name: str) -> str | None:
         """The label's value in the name of a member; None for other statistics."""
-        value = name[len(self.prefix) : len(name) - len(self.suffix)]
-        matches = bool(value) and name.startswith(self.prefix) and name.endswith(self.suffix)
-        return value if matches else None
+        # Asked of each statistic of a report, of which few are members.
+        if not name.startswith(self.prefix) or not name.endswith(self.suffix):
+            return None
+        return name[len(self.prefix) : len(name) - len(self.suffix)] or None
