@@ -10,7 +10,7 @@ import msgspec
 class StepPoint(msgspec.Struct, frozen=True):
     """What is read of a line (``learner.steps_log`` writes more). ``env_steps`` counts from the start.
 
-    ``by_lag``: how many of its trajectories had each lag; a peer writes none.
+    ``by_lag``: how many of its trajectories had each lag.
     """
 
     step: int

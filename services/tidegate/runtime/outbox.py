@@ -105,10 +105,8 @@ def message_of(records: Sequence[Trajectory], *, of: Task | str) -> tuple[bytes,
     ids = [record.trajectory_id for record in records]
     if isinstance(of, str):
         frame, proof = encode_frame(records), of
-    elif of.key:
+    else:
         frame, digest = encode_with_digest(records)
         proof = proof_of(of, ids, digest)
-    else:
-        frame, proof = encode_frame(records), ""
     headers = {HEADER_TRACE_PARENT: records[0].trace_parent, HEADER_TRAJECTORY_IDS: ",".join(ids)}
     return frame, {HEADER_TASK_PROOF: proof, **headers} if proof else headers

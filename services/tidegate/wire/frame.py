@@ -86,7 +86,8 @@ def encode_frame(trajectories: Sequence[Trajectory]) -> bytes:
     Raises:
         RecordError: there are none, or a tensor has a dtype that frames do not support.
     """
-    return _encode(trajectories).data
+    data, _ = _encode(trajectories)
+    return data
 
 
 def encode_with_digest(trajectories: Sequence[Trajectory]) -> tuple[bytes, bytes]:
@@ -95,21 +96,12 @@ def encode_with_digest(trajectories: Sequence[Trajectory]) -> tuple[bytes, bytes
     Raises:
         RecordError: as ``encode_frame``.
     """
-    made = _encode(trajectories)
-    payload = memoryview(made.data)[made.payload_start :]
-    return made.data, _content_digest(made.columns, made.tensors, payload)
+    data, head = _encode(trajectories)
+    payload = memoryview(data)[len(data) - head.payload_size :]
+    return data, _content_digest(head.columns, head.tensors, payload)
 
 
-class _Encoded(msgspec.Struct, frozen=True, eq=False):
-    """A frame and the parts that it was made of."""
-
-    data: bytes
-    columns: RecordColumns
-    tensors: bytes
-    payload_start: int
-
-
-def _encode(trajectories: Sequence[Trajectory]) -> _Encoded:
+def _encode(trajectories: Sequence[Trajectory]) -> tuple[bytes, FrameHead]:
     sent: list[bytes | memoryview] = []
     kinds: list[Kind] = []
     may_compress, room_bytes = len(trajectories) == 1, CONTENT_BYTES_MAX
@@ -127,18 +119,16 @@ def _encode(trajectories: Sequence[Trajectory]) -> _Encoded:
                 sent.append(block)
                 kinds.append((record, name, tensor.dtype, tensor.shape, len(block)))
     sheet = sheet_of(kinds, num_records=len(trajectories))
-    columns = columns_of(trajectories)
-    head = _head_encoder.encode(FrameHead(columns, msgspec.Raw(sheet.columns), sheet.payload_bytes))
-    start = _PREFIX_BYTES + len(head)
-    padding_bytes = -start % ALIGNMENT_BYTES
-    parts: list[bytes | memoryview] = [_LENGTH.pack(len(head)), head, bytes(padding_bytes)]
+    head = FrameHead(columns_of(trajectories), msgspec.Raw(sheet.columns), sheet.payload_bytes)
+    written = _head_encoder.encode(head)
+    start = _PREFIX_BYTES + len(written)
+    parts: list[bytes | memoryview] = [_LENGTH.pack(len(written)), written, bytes(-start % ALIGNMENT_BYTES)]
     for index, padding in sheet.order:
         parts.append(sent[index])
         parts.append(padding)
     # Twice in memory for a moment, which costs less than hashing piece by piece.
     body = b"".join(parts)
-    data = b"".join([MAGIC, digest_of(body), body])
-    return _Encoded(data, columns, sheet.columns, start + padding_bytes)
+    return b"".join([MAGIC, digest_of(body), body]), head
 
 
 def _as_travels(name: str, tensor: Array, trajectory_id: str) -> Array:
@@ -185,7 +175,7 @@ def open_frame(data: bytes | memoryview) -> Frame:
     )
 
 
-def _content_digest(columns: RecordColumns, tensors: msgspec.Raw | bytes, payload: memoryview) -> bytes:
+def _content_digest(columns: RecordColumns, tensors: msgspec.Raw, payload: memoryview) -> bytes:
     # The payload first: behind a few bytes its chunks would be hashed in smaller pieces, at half the speed. The sizes
     # last, so that no other division of the same bytes has this digest.
     digest = blake3(payload)

@@ -5,7 +5,7 @@ An actor writes the MAC of its records under that key into a header, and never t
 key from the header's claim and so needs neither a call nor a table. Environment workers, which add rewards, pass the
 header on: it covers ids, versions and tensors (``Frame.content_digest``), which do not change after the actor.
 
-MACs are keyed BLAKE3, which costs a third of HMAC-SHA-256 on a message of a few kilobytes.
+MACs are keyed BLAKE3: on texts as short as these it takes half of the time of HMAC-SHA-256.
 """
 
 import hmac
@@ -27,7 +27,6 @@ from tidegate.core.ids import (
 )
 from tidegate.core.records import Task
 
-DIGEST_BYTES = 32
 MAC_BYTES = 16
 # Of accepted secrets: the current one and those of the last rotations.
 SECRETS_MAX = 16
@@ -106,7 +105,7 @@ def open_proof(
             why="the task queue did not admit them so, or the sender does not hold their task",
         )
     # A whole group in order, nearly always; a part of one is looked up.
-    samples = _samples_of(claim.task_id, num_samples)
+    samples = [trajectory_id(claim.task_id, sample_index=index) for index in range(num_samples)]
     if samples != list(ids) and (len(set(ids)) < len(ids) or not set(samples).issuperset(ids)):
         raise RecordError(
             f"A message of task {claim.task_id!r} names trajectories that the task does not have"
@@ -132,10 +131,6 @@ def is_proof_of_queue(header: str, ids: Sequence[TrajectoryId], *, secrets: Sequ
 
 # Tasks of a moment require a handful of versions.
 _version_of = lru_cache(maxsize=VERSIONS_MAX)(parse_version)
-
-
-def _samples_of(task_id: TaskId, num_samples: int) -> list[TrajectoryId]:
-    return [trajectory_id(task_id, sample_index=index) for index in range(num_samples)]
 
 
 @lru_cache(maxsize=SECRETS_MAX)

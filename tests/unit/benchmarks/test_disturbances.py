@@ -2,34 +2,18 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.disturbances import lags_of
 from benchmarks.steps_file import StepsFile
+from tests.unit.learner.test_steps_log import LINE
 from tidegate.core.errors import TidegateError
 from tidegate.learner.steps_log import STEPS_FILE, StepLine, StepsLog
 
 
 def line(step: int, by_lag: dict[int, int]) -> StepLine:
-    return StepLine(
-        step=step,
-        lineage="0-a",
-        at_s=float(step),
-        samples=sum(by_lag.values()),
-        env_steps=0,
-        lag_mean=0.0,
-        lag_max=0,
-        by_lag=by_lag,
-        age_mean_s=0.0,
-        mean_return=None,
-        mean_reward=None,
-        loss=None,
-        ess=None,
-        clipped_fraction=None,
-        wait_s=0.0,
-        train_s=0.0,
-        publish_s=0.0,
-    )
+    return msgspec.structs.replace(LINE, step=step, by_lag=by_lag)
 
 
 def test_each_trained_trajectory_counts_with_its_lag(tmp_path: Path) -> None:
