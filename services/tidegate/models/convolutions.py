@@ -20,7 +20,7 @@ from tidegate.core.spaces import Leaf, recorded_shape
 from tidegate.models.layers import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, orthogonal
 
 POLICY_HEAD, VALUE_HEAD = "policy", "value"
-NetworkName = Literal["nature", "impala"]
+NetworkName = Literal["shallow", "nature", "impala"]
 ValueT = TypeVar("ValueT")
 PIXEL_SCALE = 1.0 / 255.0
 # The last layer of a residual block, whose name ends like this, starts at zero: a block first passes its input on, and
@@ -100,9 +100,21 @@ def image_layout(leaf: Leaf) -> ImageLayout:
     return ImageLayout((0, 1, 2, 3), first, middle, last)
 
 
+def shallow(ops: ImageOperations[ValueT], images: ValueT, trunk: str) -> ValueT:
+    """Two convolutions without padding. Source: Mnih 2013, section 4.1; Mnih 2016, section 5.1."""
+    return _convolutions(ops, images, trunk, layers=((16, 8, 4), (32, 4, 2)))
+
+
 def nature(ops: ImageOperations[ValueT], images: ValueT, trunk: str) -> ValueT:
     """Three convolutions without padding. Source: Mnih 2015, methods."""
-    for number, (channels, kernel, stride) in enumerate(((32, 8, 4), (64, 4, 2), (64, 3, 1))):
+    return _convolutions(ops, images, trunk, layers=((32, 8, 4), (64, 4, 2), (64, 3, 1)))
+
+
+def _convolutions(
+    ops: ImageOperations[ValueT], images: ValueT, trunk: str, *, layers: Sequence[tuple[int, int, int]]
+) -> ValueT:
+    """``layers``: channels, kernel and stride of each."""
+    for number, (channels, kernel, stride) in enumerate(layers):
         images = ops.relu(
             ops.convolution(images, f"{trunk}.{number}", channels=channels, kernel=kernel, stride=stride)
         )
@@ -131,11 +143,12 @@ def impala(ops: ImageOperations[ValueT], images: ValueT, trunk: str) -> ValueT:
 
 # Each for any ``ImageOperations``: those, (B, C, H, W) images, and the prefix of its parameters' names.
 NETWORKS: dict[NetworkName, Callable[[ImageOperations[Any], Any, str], Any]] = {
+    "shallow": shallow,
     "nature": nature,
     "impala": impala,
 }
 # Units of the layer after the convolutions, as published.
-FEATURES: dict[NetworkName, int] = {"nature": 512, "impala": 256}
+FEATURES: dict[NetworkName, int] = {"shallow": 256, "nature": 512, "impala": 256}
 
 
 class ParameterShapes:

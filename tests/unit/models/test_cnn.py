@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,7 @@ def assert_equal_to_rounding(ours: Array, theirs: Array) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=0.0, atol=2e-6 * max(1.0, float(np.abs(theirs).max())))
 
 
-@pytest.mark.parametrize("name", ["nature", "impala"])
+@pytest.mark.parametrize("name", ["shallow", "nature", "impala"])
 @pytest.mark.parametrize(
     "observations",
     [STACK, images(40, 44, 3), images(40, 44, 9), images(40, 44), images(2, 40, 40, 3), MIXED],
@@ -175,7 +176,17 @@ def slow_pool(images_BCHW: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def slow_nature(params: dict[str, Array], images_BCHW: NDArray[np.float64]) -> NDArray[np.float64]:
-    for number, stride in enumerate((4, 2, 1)):
+    return slow_convolutions(params, images_BCHW, strides=(4, 2, 1))
+
+
+def slow_shallow(params: dict[str, Array], images_BCHW: NDArray[np.float64]) -> NDArray[np.float64]:
+    return slow_convolutions(params, images_BCHW, strides=(4, 2))
+
+
+def slow_convolutions(
+    params: dict[str, Array], images_BCHW: NDArray[np.float64], *, strides: Sequence[int]
+) -> NDArray[np.float64]:
+    for number, stride in enumerate(strides):
         layer = f"images.observations.{number}"
         images_BCHW = slow_convolution(
             images_BCHW, params[f"{layer}.weight"], params[f"{layer}.bias"], stride=stride
@@ -196,7 +207,9 @@ def slow_impala(params: dict[str, Array], images_BCHW: NDArray[np.float64]) -> N
     return images_BCHW.clip(0.0)
 
 
-@pytest.mark.parametrize(("name", "slow"), [("nature", slow_nature), ("impala", slow_impala)])
+@pytest.mark.parametrize(
+    ("name", "slow"), [("shallow", slow_shallow), ("nature", slow_nature), ("impala", slow_impala)]
+)
 def test_torch_computes_the_published_network(name: str, slow: Any) -> None:
     policy = network(images(2, 36, 37), network=name)
     params, batch = fresh(policy), seen(policy, 0, 3)
@@ -212,6 +225,8 @@ def test_torch_computes_the_published_network(name: str, slow: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "num_parameters"),
     [
+        # Mnih 2013's: 32 x 9 x 9 inputs of 256 units.
+        ("shallow", 4_112 + 8_224 + 663_808 + 1_542 + 257),
         # Mnih 2015's network for six actions with a value, counted by hand.
         ("nature", 8_224 + 32_832 + 36_928 + 1_606_144 + 3_078 + 513),
         # Espeholt 2018: 15 convolutions, then 32 x 11 x 11 inputs of 256 units.
@@ -223,7 +238,7 @@ def test_networks_have_the_published_sizes(name: str, num_parameters: int) -> No
     assert sum(math.prod(shape) for shape in policy.parameter_shapes().values()) == num_parameters
 
 
-@pytest.mark.parametrize("name", ["nature", "impala"])
+@pytest.mark.parametrize("name", ["shallow", "nature", "impala"])
 def test_fresh_policy_is_nearly_uniform_and_its_weights_are_orthogonal(name: str) -> None:
     policy = network(network=name)
     params = policy.init_params(np.random.default_rng(0))

@@ -144,7 +144,7 @@ def test_graph_squashes_actions_into_their_bounds(name: str) -> None:
     assert_graph_is_the_policy(made, clear_params(made))
 
 
-@pytest.mark.parametrize("size", ["nature", "impala"])
+@pytest.mark.parametrize("size", ["shallow", "nature", "impala"])
 @pytest.mark.parametrize(
     "observations", [IMAGES, DictSpace({"screen": IMAGES, "speed": box(2)})], ids=["plain", "dict"]
 )

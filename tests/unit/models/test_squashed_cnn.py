@@ -33,7 +33,7 @@ def test_published_parameters_are_those_of_the_policy_alone() -> None:
     assert params.keys() - policy.feature_parameters(params).keys() == {"policy.weight", "policy.bias"}
 
 
-@pytest.mark.parametrize("network", ["nature", "impala"])
+@pytest.mark.parametrize("network", ["shallow", "nature", "impala"])
 def test_actor_and_learner_compute_the_same_outputs_by_features_or_at_once(network: str) -> None:
     policy = built(network=network, normalise_observations=True)
     rng = np.random.default_rng(0)
