@@ -39,10 +39,16 @@ PROGRAMS_FAILED = Counter(
     "Agent programs that exited with an error.",
     exported=METRIC_GATEWAY_FAILURES.of({ATTR_CAUSE: "program_failed"}),
 )
+BRANCHES_TRAINED = Counter(
+    "gateway_branches_trained_total",
+    "{branch}",
+    "Conversation branches sent to be trained beside the longest of their episode.",
+    exported="tidegate.gateway.branches_trained",
+)
 BRANCHES_DROPPED = Counter(
     "gateway_branches_dropped_total",
     "{branch}",
-    "Conversation branches dropped in favour of the longest of their episode.",
+    "Conversation branches dropped in favour of longer ones of their episode.",
     exported="tidegate.gateway.branches_dropped",
 )
 SCORE_RETRIES = Counter(

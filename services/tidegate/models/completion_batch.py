@@ -1,12 +1,13 @@
 """Prompts and their completions as padded tensors, and a model's logprobs and values of the completions.
 
-Shapes: G prompts of at most P tokens, B completions of at most T tokens; ``group_index_B`` names each one's prompt.
+Shapes: B completions of at most T tokens in groups, Q prompts of at most P tokens, C conversations. A completion is one
+conversation, or several one after the other: those of an agent's episode that do not continue each other.
 N tokens that the policy chose, V vocabulary.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -28,39 +29,109 @@ ENTROPY_WORDS = 4096
 NOT_MEASURED = -1.0
 
 
+class Conversation(NamedTuple):
+    """A part of a completion: which prompt it continues, and how many of the tokens are its own."""
+
+    prompt: int
+    num_tokens: int
+
+
 @dataclass(frozen=True, slots=True)
 class CompletionBatch:
     """A learner step's tokens; padding is on the right.
 
     ``lengths_B``: tokens of each completion, replies of an environment included. ``mask_BT`` is True on the tokens that
     the policy chose, those that end its turns included, and False on environment replies and padding.
+    ``group_index_B``: the group of each completion, from 0. Of each conversation, in the order of completions and of
+    their tokens: ``rows_C`` its completion, ``lengths_C`` its tokens there, ``prompt_index_C`` the prompt it continues.
     """
 
-    prompts_GP: Tensor
-    prompt_lengths_G: Tensor
+    prompts_QP: Tensor
+    prompt_lengths_Q: Tensor
     tokens_BT: Tensor
     lengths_B: Tensor
     mask_BT: Tensor
     group_index_B: Tensor
+    rows_C: Tensor
+    lengths_C: Tensor
+    prompt_index_C: Tensor
 
     def to(self, device: torch.device) -> "CompletionBatch":
         """The same batch on a device."""
         return CompletionBatch(**{field.name: getattr(self, field.name).to(device) for field in fields(self)})
 
+    @property
+    def is_split(self) -> bool:
+        """Whether a completion has more than one conversation."""
+        return len(self.rows_C) > len(self.lengths_B)
+
     def rows(self, index_B: Tensor) -> "CompletionBatch":
-        """Some of the completions with their prompts; groups are renumbered."""
-        kept_G = torch.zeros_like(self.prompt_lengths_G, dtype=torch.bool)
-        kept_G[self.group_index_B[index_B]] = True
+        """Some of the completions with their prompts; groups and prompts are renumbered."""
+        index_C, rows_C = self._conversations_of(index_B)
+        kept_Q, prompt_index_C = _renumbered(self.prompt_index_C[index_C], count=len(self.prompt_lengths_Q))
         lengths_B = self.lengths_B[index_B]
         longest = int(lengths_B.max())
         return CompletionBatch(
-            prompts_GP=self.prompts_GP[kept_G],
-            prompt_lengths_G=self.prompt_lengths_G[kept_G],
+            prompts_QP=self.prompts_QP[kept_Q],
+            prompt_lengths_Q=self.prompt_lengths_Q[kept_Q],
             tokens_BT=self.tokens_BT[index_B, :longest],
             lengths_B=lengths_B,
             mask_BT=self.mask_BT[index_B, :longest],
-            group_index_B=(kept_G.cumsum(0) - 1)[self.group_index_B[index_B]],
+            group_index_B=_renumbered(self.group_index_B[index_B], count=int(self.group_index_B.max()) + 1)[
+                1
+            ],
+            rows_C=rows_C,
+            lengths_C=self.lengths_C[index_C],
+            prompt_index_C=prompt_index_C,
         )
+
+    def _conversations_of(self, index_B: Tensor) -> tuple[Tensor, Tensor]:
+        """The conversations of some completions, and the place of each one's completion among these."""
+        places_B = torch.full_like(self.lengths_B, -1)
+        places_B[index_B] = torch.arange(len(index_B), device=index_B.device)
+        rows_C = places_B[self.rows_C]
+        index_C = (rows_C >= 0).nonzero()[:, 0]
+        index_C = index_C[rows_C[index_C].argsort(stable=True)]
+        return index_C, rows_C[index_C]
+
+    def conversation_tokens(self) -> Tensor:
+        """The tokens (C, T) of each conversation, padded on the right."""
+        if not self.is_split:
+            return self.tokens_BT
+        rows_N, columns_N, (conversations_N, places_N) = self._positions()
+        tokens_CT = self.tokens_BT.new_zeros(len(self.rows_C), int(self.lengths_C.max()))
+        tokens_CT[conversations_N, places_N] = self.tokens_BT[rows_N, columns_N]
+        return tokens_CT
+
+    def joined(self, values_CTD: Tensor) -> Tensor:
+        """Values (B, T, D) of the tokens of completions, from those of the tokens of conversations. Differentiable."""
+        if not self.is_split:
+            return values_CTD
+        rows_N, columns_N, (conversations_N, places_N) = self._positions()
+        joined_BTD = values_CTD.new_zeros(*self.tokens_BT.shape, values_CTD.shape[-1])
+        return joined_BTD.index_put((rows_N, columns_N), values_CTD[conversations_N, places_N])
+
+    def _positions(self) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        """Row and column of each token among the completions, and its conversation and place in that."""
+        num_conversations, longest = len(self.rows_C), int(self.lengths_C.max())
+        places_CT = torch.arange(longest, device=self.rows_C.device).expand(num_conversations, longest)
+        conversations_N, places_N = (places_CT < self.lengths_C[:, None]).nonzero(as_tuple=True)
+        ends_C = self.lengths_C.cumsum(0)
+        # A completion's conversations have all of its tokens, so it begins where those before it end.
+        begins_B = self.lengths_B.cumsum(0) - self.lengths_B
+        starts_C = ends_C - self.lengths_C - begins_B[self.rows_C]
+        return (
+            self.rows_C[conversations_N],
+            starts_C[conversations_N] + places_N,
+            (conversations_N, places_N),
+        )
+
+
+def _renumbered(index_N: Tensor, *, count: int) -> tuple[Tensor, Tensor]:
+    """Which of ``count`` numbers occur, and each number's place among these."""
+    kept = torch.zeros(count, dtype=torch.bool, device=index_N.device)
+    kept[index_N] = True
+    return kept, (kept.cumsum(0) - 1)[index_N]
 
 
 def pad_tokens(
@@ -84,34 +155,49 @@ def pack_completions(
     completions: Sequence[ArrayLike],
     *,
     group_index: Sequence[int],
+    conversations: Sequence[Sequence[Conversation]] | None = None,
     chosen: Sequence[ArrayLike | None] | None = None,
     vocabulary_size: int = VOCABULARY_SIZE,
 ) -> CompletionBatch:
-    """Pad prompts (one a group) and completions (one a row) into tensors; ``group_index``: the prompt of each row.
+    """Pad prompts and completions (one a row) into tensors; ``group_index``: the group of each row.
 
-    ``chosen``: which tokens of each row the policy chose; None for all.
+    ``conversations``: of each row; None where each is one that continues its group's prompt. ``chosen``: which tokens
+    of each row the policy chose; None for all.
 
     Raises:
-        RecordError: a list is empty, an id is outside of the vocabulary, a row belongs to no prompt, or ``chosen`` is
-            not one value per token.
+        RecordError: a list is empty, an id is outside of the vocabulary, a row's conversations are not its tokens, or
+            ``chosen`` is not one value per token.
     """
-    prompts_GP, prompt_lengths_G = pad_tokens(prompts, what="Prompts", vocabulary_size=vocabulary_size)
+    prompts_QP, prompt_lengths_Q = pad_tokens(prompts, what="Prompts", vocabulary_size=vocabulary_size)
     tokens_BT, lengths_B = pad_tokens(completions, what="Completions", vocabulary_size=vocabulary_size)
-    if len(group_index) != len(completions) or not all(0 <= index < len(prompts) for index in group_index):
-        raise RecordError(
-            f"{len(completions)} completions need as many positions among {len(prompts)} prompts"
-        )
+    if conversations is None:
+        conversations = [
+            [Conversation(index, length)]
+            for index, length in zip(group_index, lengths_B.tolist(), strict=False)
+        ]
+    if len(group_index) != len(completions) or len(conversations) != len(completions):
+        raise RecordError(f"{len(completions)} completions need as many groups and lists of conversations")
+    for parts, length in zip(conversations, lengths_B.tolist(), strict=True):
+        lengths = [part.num_tokens for part in parts]
+        if sum(lengths) != length or min(lengths, default=0) < 1:
+            raise RecordError(f"The conversations of a completion of {length} tokens have others")
+    flat = [part for parts in conversations for part in parts]
+    if not all(0 <= part.prompt < len(prompts) for part in flat):
+        raise RecordError(f"A conversation continues none of the {len(prompts)} prompts")
     mask_BT = torch.arange(tokens_BT.shape[1]) < lengths_B[:, None]
     for row, choices in enumerate(chosen or ()):
         if choices is not None:
             mask_BT[row, : lengths_B[row]] = _choices(choices, num_tokens=int(lengths_B[row]))
     return CompletionBatch(
-        prompts_GP=prompts_GP,
-        prompt_lengths_G=prompt_lengths_G,
+        prompts_QP=prompts_QP,
+        prompt_lengths_Q=prompt_lengths_Q,
         tokens_BT=tokens_BT,
         lengths_B=lengths_B,
         mask_BT=mask_BT,
         group_index_B=torch.tensor(group_index, dtype=torch.int64),
+        rows_C=torch.tensor([row for row, parts in enumerate(conversations) for _ in parts]),
+        lengths_C=torch.tensor([part.num_tokens for part in flat]),
+        prompt_index_C=torch.tensor([part.prompt for part in flat]),
     )
 
 
@@ -158,32 +244,33 @@ def completion_outputs(model: CausalLm, batch: CompletionBatch, *, temperature: 
 def _hidden(model: CausalLm, batch: CompletionBatch) -> Tensor:
     """The last hidden state (B, T, D) from which each token was chosen: that of the token before it."""
     stem = None
-    lengths_G, num_shared = batch.prompt_lengths_G, _num_shared(batch)
+    lengths_Q, num_shared = batch.prompt_lengths_Q, _num_shared(batch)
     if num_shared >= STEM_TOKENS_MIN:
         # The common prefix of all prompts (instructions, examples) is computed once.
-        _, read = model(batch.prompts_GP[:1, :num_shared])
-        stem = beginning_of(read, num_tokens=num_shared, num_rows=len(lengths_G))
-        lengths_G = lengths_G - num_shared
+        _, read = model(batch.prompts_QP[:1, :num_shared])
+        stem = beginning_of(read, num_tokens=num_shared, num_rows=len(lengths_Q))
+        lengths_Q = lengths_Q - num_shared
     else:
         num_shared = 0
-    hidden_GPD, cache = model(batch.prompts_GP[:, num_shared:], cache=stem, lengths_B=lengths_G)
-    groups = torch.arange(len(lengths_G), device=hidden_GPD.device)
-    first_BD = hidden_GPD[groups, lengths_G - 1].index_select(0, batch.group_index_B)
-    if batch.tokens_BT.shape[1] == 1:
-        return first_BD[:, None]
+    hidden_QPD, cache = model(batch.prompts_QP[:, num_shared:], cache=stem, lengths_B=lengths_Q)
+    prompts = torch.arange(len(lengths_Q), device=hidden_QPD.device)
+    first_CD = hidden_QPD[prompts, lengths_Q - 1].index_select(0, batch.prompt_index_C)
+    tokens_CT = batch.conversation_tokens()
+    if tokens_CT.shape[1] == 1:
+        return batch.joined(first_CD[:, None])
     # The last token is an output, never an input.
-    later_BTD, _ = model(
-        batch.tokens_BT[:, :-1], cache=cache.rows(batch.group_index_B), lengths_B=batch.lengths_B - 1
+    later_CTD, _ = model(
+        tokens_CT[:, :-1], cache=cache.rows(batch.prompt_index_C), lengths_B=batch.lengths_C - 1
     )
-    return torch.cat([first_BD[:, None], later_BTD], dim=1)
+    return batch.joined(torch.cat([first_CD[:, None], later_CTD], dim=1))
 
 
 def _num_shared(batch: CompletionBatch) -> int:
     """Length of the prompts' common prefix, excluding the last token of the shortest; 0 for a single prompt."""
-    if len(batch.prompts_GP) < 2:
+    if len(batch.prompts_QP) < 2:
         return 0
-    alike_P = (batch.prompts_GP == batch.prompts_GP[0]).all(dim=0)
-    return min(int(alike_P.long().cumprod(0).sum()), int(batch.prompt_lengths_G.min()) - 1)
+    alike_P = (batch.prompts_QP == batch.prompts_QP[0]).all(dim=0)
+    return min(int(alike_P.long().cumprod(0).sum()), int(batch.prompt_lengths_Q.min()) - 1)
 
 
 def _logprobs_and_entropies(

@@ -295,9 +295,10 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``normalise_observations``: inputs get mean 0 and variance 1 by running statistics, which the learner updates and
     publishes with each version. ``squash_actions``: bound continuous actions by tanh, with a deviation that depends on
     the observation, instead of clipping a Gaussian with one deviation; needs bounds.
-    ``network``: of uint8 images: ``nature``, three convolutions (Mnih 2015), or ``impala``, a residual network of 15
-    convolutions (Espeholt 2018), which needs several times the computation. ``features``: units of the layer after
-    them; 0: 512 and 256, as published. Images between 0 and 1; other parts of the observation join after them.
+    ``network``: of uint8 images: ``shallow``, two convolutions (Mnih 2013, A3C), ``nature``, three (Mnih 2015), or
+    ``impala``, a residual network of 15 (Espeholt 2018); each needs several times the computation of the one before.
+    ``features``: units of the layer after them; 0: 256, 512 and 256, as published. Images between 0 and 1; other parts
+    of the observation join after them.
     ``memory`` (all but the squashed ones): a recurrent cell of ``memory_units`` after the layers, for environments
     whose observations do not show all that matters. Its state is recorded with each segment and begins at 0 in each
     episode. Minibatches of ``learner.actor_critic`` are then whole environments of a segment, at most their number;
@@ -325,7 +326,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     action_values: bool = False
     memory: Literal["none", "gru", "lstm"] = "none"
     memory_units: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 64
-    network: Literal["nature", "impala"] = "nature"
+    network: Literal["shallow", "nature", "impala"] = "nature"
     features: Annotated[int, msgspec.Meta(ge=0, le=65536)] = 0
     d_model: Positive = 64
     num_layers: Positive = 2

@@ -12,6 +12,7 @@ from itertools import cycle
 import msgspec
 import numpy as np
 
+from tidegate.core.conversations import CONVERSATIONS, conversations_of
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import RunId
 from tidegate.core.records import Array, Task, Trajectory
@@ -49,6 +50,9 @@ from tidegate.wire.layout import ALIGNMENT_BYTES, LAYOUTS_MAX, Layout, Place, sp
 LOGPROB_TOLERANCE = 1e-3
 # Tensors with one entry a step and environment, or one a token, like the logprobs; they may have further dimensions.
 PER_POSITION = ("actions", "rewards", "terminated", "truncated", "valid", "tokens", "values", "chosen")
+
+# What conversations divide, both flat.
+_DIVIDED = ("prompt_tokens", "tokens")
 
 
 def validate_frame(frame: Frame, *, run_id: str) -> None:
@@ -124,6 +128,8 @@ def _expected(layout: Layout) -> _Expected | None:
     logprobs = places.get("behavior_logprobs")
     # Tensors of one name that differ in their rows' shape are checked one by one.
     if logprobs is None or logprobs.rows is None or len(places) != len(layout.places):
+        return None
+    if CONVERSATIONS in places:
         return None
     rows, leading = logprobs.rows, logprobs.shape[1:]
     if min(rows) <= 0:
@@ -277,6 +283,8 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
             f"{name} does not mark which of its tokens the policy chose",
             why=f"chosen must be a bool a token, {trajectory.num_steps} of them true, the others without logprob",
         )
+    if CONVERSATIONS in trajectory.tensors:
+        _validate_conversations(trajectory, name)
     for tensor_name, tensor in trajectory.tensors.items():
         if tensor.dtype.kind == "f" and not are_summable(tensor):
             raise RecordError(
@@ -292,6 +300,18 @@ def validate_trajectory(trajectory: Trajectory, *, run_id: str) -> None:
                 f"{name} has {value} as its reward or an episode's return",
                 why=f"a learner computes in float32: it must be finite and below {MAGNITUDE_MAX:g}",
             )
+
+
+def _validate_conversations(trajectory: Trajectory, name: str) -> None:
+    tensors = trajectory.tensors
+    if any(tensor_name not in tensors or tensors[tensor_name].ndim != 1 for tensor_name in _DIVIDED):
+        raise RecordError(
+            f"{name} has conversations", why=f"they divide {' and '.join(_DIVIDED)}, which it lacks"
+        )
+    try:
+        conversations_of(tensors)
+    except RecordError as error:
+        raise RecordError(f"{name}: {error.what}", why=error.why) from error
 
 
 def _culprit(values: Array) -> float:

@@ -12,6 +12,7 @@ from tidegate.cli.accounting import ledger_path
 from tidegate.cli.app import run as run_command
 from tidegate.cli.export import command
 from tidegate.cli.export.table import COLUMNS, TENSOR_COLUMNS
+from tidegate.core.conversations import CONVERSATIONS, conversations_array
 from tidegate.core.ids import GroupId, PolicyVersion, PromptId, RunId, TaskId, TrajectoryId, trajectory_id
 from tidegate.core.records import Sampler, StageTiming, ToolCall, Trajectory, VersionSpan
 from tidegate.core.staleness import Fresh, Lineage, StalenessLimits
@@ -40,6 +41,8 @@ def sample(run: RunId, task: str, index: int, *, turns: int) -> Trajectory:
     if turns > 1:
         tensors["chosen"] = np.arange(num_tokens) != 2
         tensors["behavior_logprobs"][2] = 0
+    if turns > 1 and index:
+        tensors[CONVERSATIONS] = conversations_array([(1, 4), (2, num_tokens - 4)])
     return Trajectory(
         trajectory_id=trajectory_id(TaskId(task), sample_index=index),
         run_id=run,
@@ -185,6 +188,9 @@ def test_tensors_come_when_asked_for(store: Store, folder: Path, tmp_path: Path)
     assert rows[1]["tokens"] == [10, 11, 12, 13, 14]
     assert rows[1]["behavior_logprobs"] == [-0.5] * 5
     assert (rows[1]["chosen"], rows[6]["chosen"]) == (None, [True, True, False, True, True])
+    assert rows[1]["conversations"] is None
+    parts = [{"prompt_tokens": 1, "tokens": 4}, {"prompt_tokens": 2, "tokens": 1}]
+    assert rows[6]["conversations"] == parts
     assert [row["tensors_held"] for row in rows] == [True, True, False, True, True, True, True, False]
 
 

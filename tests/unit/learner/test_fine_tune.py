@@ -163,7 +163,7 @@ def test_passes_hold_each_example_once_within_their_tokens() -> None:
     assert sum(len(batch.lengths_B) for batch in passes) == len(EXAMPLES)
     assert len(passes) > 2
     for batch in passes:
-        width = batch.prompts_GP.shape[1] + batch.tokens_BT.shape[1]
+        width = batch.prompts_QP.shape[1] + batch.tokens_BT.shape[1]
         assert len(batch.lengths_B) * width <= PASS_TOKENS
     alone = passes_of(EXAMPLES[:2], tokens_max=1, vocabulary_size=VOCABULARY)
     assert [len(batch.lengths_B) for batch in alone] == [1, 1]

@@ -1,7 +1,9 @@
 """Trajectories as actors record them, for the tests of this package."""
 
+import msgspec
 import numpy as np
 
+from tidegate.core.conversations import CONVERSATIONS, conversations_array
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, trajectory_id
 from tidegate.core.records import Array, EpisodeEnd, Sampler, Trajectory, VersionSpan
 from tidegate.models.char_tokenizer import encode_completion, encode_prompt
@@ -54,6 +56,25 @@ def segment(
         finished_at_s=started_at_s,
         env_id="CartPole-v1",
         trace_parent=trace_parent,
+    )
+
+
+def with_conversations(trajectory: Trajectory, parts: list[tuple[str, str]]) -> Trajectory:
+    """The same sample, made of several conversations: (prompt, completion) each, all under its first version."""
+    prompts = [encode_prompt(prompt) for prompt, _ in parts]
+    tokens = [encode_completion(completion) for _, completion in parts]
+    lengths = [(len(prompt), len(reply)) for prompt, reply in zip(prompts, tokens, strict=True)]
+    flat = np.array([token for reply in tokens for token in reply], dtype=np.int32)
+    return msgspec.structs.replace(
+        trajectory,
+        spans=(VersionSpan(trajectory.spans[0].version, 0, len(flat)),),
+        num_steps=len(flat),
+        tensors={
+            "prompt_tokens": np.array([token for prompt in prompts for token in prompt], dtype=np.int32),
+            "tokens": flat,
+            "behavior_logprobs": np.full(len(flat), -1.0, dtype=np.float32),
+            CONVERSATIONS: conversations_array(lengths),
+        },
     )
 
 

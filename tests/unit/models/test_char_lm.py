@@ -75,7 +75,7 @@ def test_selected_rows_keep_their_prompts_and_are_renumbered() -> None:
     everything = completion_logprobs(model, batch)
     part = batch.rows(torch.tensor([0, 2, 3]))
     assert torch.equal(part.group_index_B, torch.tensor([1, 0, 0]))
-    assert tuple(part.prompts_GP.shape) == (2, 6)
+    assert tuple(part.prompts_QP.shape) == (2, 6)
     assert tuple(part.tokens_BT.shape) == (3, 3)
     torch.testing.assert_close(completion_logprobs(model, part), everything[[0, 2, 3], :3], atol=1e-5, rtol=0)
 

@@ -9,6 +9,7 @@ from tidegate.models import completion_batch
 from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.completion_batch import (
     CompletionBatch,
+    Conversation,
     completion_logprobs,
     completion_outputs,
     pack_completions,
@@ -157,3 +158,70 @@ def test_a_large_vocabulary_measures_the_entropy_of_some_tokens(monkeypatch: pyt
     some = completion_outputs(model, batch)[..., 1][batch.mask_BT]
     assert (some[::3] == every[::3]).all()
     assert (some[1::3] == completion_batch.NOT_MEASURED).all()
+
+
+def of_one_conversation(model: CharLm, prompt: list[int], tokens: list[int]) -> Tensor:
+    return completion_outputs(model, pack_completions([prompt], [tokens], group_index=[0]))[0]
+
+
+# The first completion has two conversations, whose prompts differ; the third continues another prompt than the second.
+SPLIT_PROMPTS = [[1, 5, 6, 7], [1, 9], [1, 9, 4, 4, 8]]
+SPLIT_COMPLETIONS = [[5, 2, 6, 7, 2, 30], [6, 2, 3], [9, 9, 9, 4]]
+SPLIT = [[Conversation(0, 2), Conversation(2, 4)], [Conversation(1, 3)], [Conversation(2, 4)]]
+
+
+def split() -> CompletionBatch:
+    return pack_completions(SPLIT_PROMPTS, SPLIT_COMPLETIONS, group_index=[0, 1, 1], conversations=SPLIT)
+
+
+def assert_each_token_has_the_outputs_of_its_conversation(
+    model: CharLm, batch: CompletionBatch, rows: list[int]
+) -> None:
+    outputs = completion_outputs(model, batch)
+    for place, row in enumerate(rows):
+        start = 0
+        for prompt, num_tokens in SPLIT[row]:
+            tokens = SPLIT_COMPLETIONS[row][start : start + num_tokens]
+            expected = of_one_conversation(model, SPLIT_PROMPTS[prompt], tokens)
+            found = outputs[place, start : start + num_tokens]
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+            start += num_tokens
+        assert not outputs[place, start:, 0].any()
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2], [0], [2, 0], [1, 2]])
+def test_conversations_of_a_completion_do_not_see_each_other(rows: list[int]) -> None:
+    model = make_model(value_head=True)
+    part = split() if rows == [0, 1, 2] else split().rows(torch.tensor(rows))
+    assert_each_token_has_the_outputs_of_its_conversation(model, part, rows)
+
+
+def test_gradient_of_split_completions_is_that_of_their_conversations() -> None:
+    together, alone = make_model(), make_model()
+    backward(completion_logprobs(together, split()).sum())
+    for row, parts in enumerate(SPLIT):
+        start = 0
+        for prompt, num_tokens in parts:
+            tokens = SPLIT_COMPLETIONS[row][start : start + num_tokens]
+            packed_alone = pack_completions([SPLIT_PROMPTS[prompt]], [tokens], group_index=[0])
+            backward(completion_logprobs(alone, packed_alone).sum())
+            start += num_tokens
+    for ours, expected in zip(together.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, expected.grad, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("conversations", "message"),
+    [
+        ([[Conversation(0, 1)]], "have others"),
+        ([[Conversation(0, 2), Conversation(0, 0)]], "have others"),
+        ([[Conversation(1, 2)]], "none of the 1 prompts"),
+        ([], "as many groups"),
+        ([[]], "have others"),
+    ],
+)
+def test_conversations_that_are_not_a_completions_tokens_are_refused(
+    conversations: list[list[Conversation]], message: str
+) -> None:
+    with pytest.raises(RecordError, match=message):
+        pack_completions([[1]], [[3, 4]], group_index=[0], conversations=conversations)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tidegate.core.conversations import CONVERSATIONS, CONVERSATIONS_MAX
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
 from tidegate.core.records import EpisodeEnd, StageTiming, Trajectory, VersionSpan
@@ -237,6 +238,44 @@ def test_choices_that_do_not_fit_their_logprobs_are_refused(wrong: Trajectory) -
 def test_choices_of_another_length_are_refused() -> None:
     with pytest.raises(RecordError, match="chosen of shape"):
         check(episode(CHOSEN[:3]))
+
+
+def several(lengths: NDArray[Any]) -> Trajectory:
+    """A completion of several conversations: 7 tokens of prompts, 4 of replies."""
+    record = completion()
+    return msgspec.structs.replace(record, tensors={**record.tensors, CONVERSATIONS: lengths})
+
+
+def test_conversations_that_divide_their_tokens_pass() -> None:
+    check(several(np.array([[3, 1], [4, 3]], np.int32)))
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        np.array([[3, 1], [4, 4]], np.int32),
+        np.array([[7, 0], [0, 4]], np.int32),
+        np.array([[8, 3], [-1, 1]], np.int32),
+        np.array([[3, 1], [4, 3]], np.int64),
+        np.array([7, 4], np.int32),
+        np.zeros((0, 2), np.int32),
+        np.array([[7, 4, 0]], np.int32),
+        np.ones((CONVERSATIONS_MAX + 1, 2), np.int32),
+        np.array([[2**31 - 1, 2**31 - 1], [2**31 - 1, 2**31 - 1], [9, 6]], np.int32),
+    ],
+    ids=lambda lengths: f"{lengths.dtype}{lengths.shape}{lengths[:1].tolist()}",
+)
+def test_conversations_that_do_not_are_refused(lengths: NDArray[Any]) -> None:
+    with pytest.raises(RecordError, match="conversations"):
+        check(several(lengths))
+
+
+@pytest.mark.parametrize("missing", ["tokens", "prompt_tokens"])
+def test_conversations_of_a_record_without_tokens_are_refused(missing: str) -> None:
+    record = several(np.array([[7, 4]], np.int32))
+    tensors = {name: tensor for name, tensor in record.tensors.items() if name != missing}
+    with pytest.raises(RecordError, match="conversations"):
+        check(msgspec.structs.replace(record, tensors=tensors))
 
 
 def mixed() -> Trajectory:

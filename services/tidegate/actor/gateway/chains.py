@@ -2,7 +2,8 @@
 
 A turn's context is its parent's context and output, token by token, and the tokens given between them. The policy's
 output is never tokenised again, so the record equals what the engine saw (I5). Turns form a forest: a call that extends
-no conversation opens a tree, two calls that extend the same one make a branch. A path from a root to a leaf is a chain.
+no conversation opens a tree, two calls that extend the same one make a branch. A path from a root to a leaf is a chain;
+of several chains, each turn is trained in the first that has it, and is context in the others.
 """
 
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from tidegate.core.conversations import CONVERSATIONS, conversations_array
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import Array, VersionSpan
 
@@ -47,7 +49,7 @@ class Chain(msgspec.Struct, frozen=True, eq=False):
     """A conversation as a trajectory's tensors: P tokens of prompt, T behind it.
 
     ``chosen_T``: True where the policy chose; the others were given between its turns, have logprob 0 and carry the
-    version of the token before them.
+    version of the token before them. ``num_turns``: of which the policy's tokens are.
     """
 
     prompt_tokens_P: Array
@@ -131,36 +133,92 @@ class Recorder:
 
     def longest(self) -> RecordedTurn | None:
         """The leaf of the chain with most tokens of the policy, the first of equals; None without a turn."""
-        return max(self.leaves(), key=lambda turn: turn.num_chosen, default=None)
+        return next(iter(self.longest_leaves(1)), None)
+
+    def longest_leaves(self, most: int) -> list[RecordedTurn]:
+        """The leaves of at most so many chains, those with most tokens of the policy, the longest first."""
+        return sorted(self.leaves(), key=lambda turn: -turn.num_chosen)[:most]
 
 
 def chain_to(leaf: RecordedTurn) -> Chain:
-    """The trajectory that ends with a turn."""
-    path = leaf.path()
+    """The chain that ends with a turn."""
+    return _chain(leaf.path())
+
+
+def chains_to(leaves: Sequence[RecordedTurn]) -> list[Chain]:
+    """The chains that end with these turns, each turn in the first of them that has it."""
+    chains: list[Chain] = []
+    known: set[int] = set()
+    for leaf in leaves:
+        own = [turn for turn in leaf.path() if id(turn) not in known]
+        known.update(map(id, own))
+        chains.append(_chain(own))
+    return chains
+
+
+def tensors_of(chains: Sequence[Chain]) -> dict[str, Array]:
+    """The tensors of one trajectory of these chains, one after the other (see ``core.conversations``)."""
+    tensors = {
+        "prompt_tokens": np.concatenate([chain.prompt_tokens_P for chain in chains]),
+        "tokens": np.concatenate([chain.tokens_T for chain in chains]),
+        "behavior_logprobs": np.concatenate([chain.behavior_logprobs_T for chain in chains]),
+    }
+    chosen_T = np.concatenate([chain.chosen_T for chain in chains])
+    if not chosen_T.all():
+        tensors["chosen"] = chosen_T
+    if len(chains) > 1:
+        lengths = [(len(chain.prompt_tokens_P), len(chain.tokens_T)) for chain in chains]
+        tensors[CONVERSATIONS] = conversations_array(lengths)
+    return tensors
+
+
+def spans_of(chains: Sequence[Chain]) -> tuple[VersionSpan, ...]:
+    """The versions of the same trajectory's tokens."""
+    marks: list[tuple[int, PolicyVersion]] = []
+    start = 0
+    for chain in chains:
+        for span in chain.spans:
+            _mark(marks, start + span.start, span.version)
+        start += len(chain.tokens_T)
+    return _spans(marks, num_tokens=start)
+
+
+def _chain(turns: Sequence[RecordedTurn]) -> Chain:
+    """Turns of one path, from the first on that is trained in it."""
+    first = turns[0]
+    before = [] if first.parent is None else first.parent.context()
     tokens: list[int] = []
     logprobs: list[float] = []
     chosen: list[bool] = []
     marks: list[tuple[int, PolicyVersion]] = []
-    for turn in path:
-        if turn is not path[0]:
+    for turn in turns:
+        if turn is not first:
             tokens += turn.given
             logprobs += [0.0] * len(turn.given)
             chosen += [False] * len(turn.given)
         for span in turn.spans:
-            if not marks or marks[-1][1] != span.version:
-                marks.append((len(tokens) + span.start, span.version))
+            _mark(marks, len(tokens) + span.start, span.version)
         tokens += turn.tokens
         logprobs += turn.logprobs
         chosen += [True] * len(turn.tokens)
-    stops = [start for start, _ in marks[1:]] + [len(tokens)]
     return Chain(
-        prompt_tokens_P=np.array(path[0].given, dtype=np.int32),
+        prompt_tokens_P=np.array([*before, *first.given], dtype=np.int32),
         tokens_T=np.array(tokens, dtype=np.int32),
         behavior_logprobs_T=np.array(logprobs, dtype=np.float32),
         chosen_T=np.array(chosen, dtype=np.bool_),
-        spans=tuple(
-            VersionSpan(version, start, stop) for (start, version), stop in zip(marks, stops, strict=True)
-        ),
-        num_turns=len(path),
-        finish_reason=leaf.finish_reason,
+        spans=_spans(marks, num_tokens=len(tokens)),
+        num_turns=len(turns),
+        finish_reason=turns[-1].finish_reason,
+    )
+
+
+def _mark(marks: list[tuple[int, PolicyVersion]], start: int, version: PolicyVersion) -> None:
+    if not marks or marks[-1][1] != version:
+        marks.append((start, version))
+
+
+def _spans(marks: Sequence[tuple[int, PolicyVersion]], *, num_tokens: int) -> tuple[VersionSpan, ...]:
+    stops = [start for start, _ in marks[1:]] + [num_tokens]
+    return tuple(
+        VersionSpan(version, start, stop) for (start, version), stop in zip(marks, stops, strict=True)
     )

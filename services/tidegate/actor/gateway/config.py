@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from tidegate.core.conversations import CONVERSATIONS_MAX
 from tidegate.core.errors import ConfigError
 
 OPERATOR_KEY_VARIABLE = "TIDEGATE_GATEWAY_KEY"
@@ -34,8 +35,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``without_reward``: the result of an episode that ends without a reward: ``zero``, or ``drop`` for its whole group.
     ``attempts``: attempts at an episode that ends without a call; an episode with calls is never restarted, because
     the policy has made choices in it.
-    ``branches``: calls that do not extend their episode's longest conversation (parallel ones, a summarised history)
-    are answered, counted and not trained with ``longest``; with ``fail`` such an episode ends as one without reward.
+    ``branches``: of calls that do not extend their episode's longest conversation (parallel ones, a summarised
+    history): ``longest`` answers and counts them and trains that conversation alone; ``all`` trains every conversation
+    by the episode's reward, at most the ``conversations_max`` longest; with ``fail`` such an episode ends as one
+    without reward.
     ``sampling``: for a call with another temperature or top_p than the run's: ``refuse`` it, or ``override`` it with
     the run's. One record has one sampler, so a call cannot have its own.
     ``unknown_fields``: of a call's body: ``refuse`` them, because an agent that sends one expects something of it, or
@@ -60,7 +63,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reward: Literal["posted", "environment"] = "posted"
     without_reward: Literal["zero", "drop"] = "zero"
     attempts: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
-    branches: Literal["longest", "fail"] = "longest"
+    branches: Literal["longest", "all", "fail"] = "longest"
+    conversations_max: Annotated[int, msgspec.Meta(ge=1, le=CONVERSATIONS_MAX)] = 16
     sampling: Literal["refuse", "override"] = "refuse"
     unknown_fields: UnknownFields = "refuse"
     tool_calls: Literal["hermes", "bracket"] = "hermes"

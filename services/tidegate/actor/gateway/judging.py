@@ -1,7 +1,9 @@
-"""From an ended episode to a sample: its longest chain, and its reward."""
+"""From an ended episode to a sample: its longest chain or all of them, and its reward."""
+
+from collections.abc import Sequence
 
 from tidegate.actor.engines.port import Sample
-from tidegate.actor.gateway.chains import RecordedTurn, chain_to
+from tidegate.actor.gateway.chains import RecordedTurn, chains_to, spans_of, tensors_of
 from tidegate.actor.gateway.config import GatewayConfig
 from tidegate.actor.gateway.episodes import AgentEpisode
 from tidegate.actor.gateway.groups import EpisodeGroup
@@ -10,7 +12,6 @@ from tidegate.actor.rollouts.scoring import any_worker
 from tidegate.catalogue import gateway as gateway_stats
 from tidegate.core.cut_off import as_judged
 from tidegate.core.errors import TidegateError, UnavailableError
-from tidegate.core.records import Array
 from tidegate.models.tokenizer import Tokenizer
 from tidegate.runtime.retrying import Backoff, UntilCancelled, retry
 from tidegate.runtime.service import ServiceContext
@@ -89,7 +90,9 @@ class EpisodeJudge:
         leaf = episode.recorder.longest()
         assert leaf is not None, "an episode to be judged has a turn"
         num_branches = len(episode.recorder.leaves()) - 1
-        self._context.stats.add(gateway_stats.BRANCHES_DROPPED, num_branches)
+        trained = self._trained(episode)
+        self._context.stats.add(gateway_stats.BRANCHES_TRAINED, len(trained) - 1)
+        self._context.stats.add(gateway_stats.BRANCHES_DROPPED, num_branches + 1 - len(trained))
         if num_branches and self._config.branches == "fail":
             why = f"{num_branches} of its calls do not extend its longest conversation"
             reward = self._without_reward(leaf, why=why)
@@ -97,7 +100,12 @@ class EpisodeJudge:
             reward = (
                 episode.reward or await self._scored(episode, leaf) or self._without_reward(leaf, why=why)
             )
-        return self._sample(episode, leaf, reward)
+        return self._sample(episode, leaf, trained, reward)
+
+    def _trained(self, episode: AgentEpisode) -> list[RecordedTurn]:
+        """The leaves of the chains that are trained, the longest first."""
+        most = self._config.conversations_max if self._config.branches == "all" else 1
+        return episode.recorder.longest_leaves(most)
 
     async def _scored(self, episode: AgentEpisode, leaf: RecordedTurn) -> Reward | None:
         """The environment's verdict on the last reply, however long it is unavailable; None where a harness judges."""
@@ -130,21 +138,16 @@ class EpisodeJudge:
             )
         return Reward(0.0, {}, f"no reward: {why}"[:1024])
 
-    def _sample(self, episode: AgentEpisode, leaf: RecordedTurn, reward: Reward) -> Sample:
-        chain = chain_to(leaf)
-        tensors: dict[str, Array] = {
-            "prompt_tokens": chain.prompt_tokens_P,
-            "tokens": chain.tokens_T,
-            "behavior_logprobs": chain.behavior_logprobs_T,
-        }
-        if not chain.chosen_T.all():
-            tensors["chosen"] = chain.chosen_T
+    def _sample(
+        self, episode: AgentEpisode, leaf: RecordedTurn, trained: Sequence[RecordedTurn], reward: Reward
+    ) -> Sample:
+        chains = chains_to(trained)
         return Sample(
-            tensors=tensors,
-            spans=chain.spans,
-            num_steps=chain.num_chosen,
+            tensors=tensors_of(chains),
+            spans=spans_of(chains),
+            num_steps=sum(chain.num_chosen for chain in chains),
             completion=self._text(leaf),
-            finish_reason=chain.finish_reason,
+            finish_reason=leaf.finish_reason,
             reward=reward.reward,
             components=reward.components,
             log=reward.log,

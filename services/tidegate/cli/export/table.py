@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tidegate.core.conversations import CONVERSATIONS
 from tidegate.core.records import Trajectory
 from tidegate.trajectory_store.exporting import Ended
 
@@ -42,6 +43,13 @@ def _tensor(name: str) -> Callable[[Ended], Any]:
         return tensor if tensor is not None and tensor.ndim == 1 else None
 
     return read
+
+
+def _conversations(ended: Ended) -> list[dict[str, int]] | None:
+    tensors = ended.tensors
+    if tensors is None or CONVERSATIONS not in tensors:
+        return None
+    return [{"prompt_tokens": prompt, "tokens": tokens} for prompt, tokens in tensors[CONVERSATIONS].tolist()]
 
 
 def _trained_at(ended: Ended) -> str | None:
@@ -130,6 +138,12 @@ TENSOR_COLUMNS: tuple[Column, ...] = (
     Column("tokens", "list<int32>", "the policy's turns and the replies between them", _tensor("tokens")),
     Column("behavior_logprobs", "list<float32>", "0 on reply tokens", _tensor("behavior_logprobs")),
     Column("chosen", "list<bool>", "null where the policy chose all tokens", _tensor("chosen")),
+    Column(
+        "conversations",
+        "list<conversation>",
+        "how they divide these tokens; null where it is one",
+        _conversations,
+    ),
 )
 
 
@@ -152,6 +166,7 @@ def arrow_type(arrow: Any, name: str) -> Any:
             "top_k": "int32",
             "max_new_tokens": "int32",
         },
+        "conversation": {"prompt_tokens": "int32", "tokens": "int32"},
         "tool_call": {
             "name": "text",
             "arguments": "text",

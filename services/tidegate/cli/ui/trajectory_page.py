@@ -10,6 +10,7 @@ import numpy as np
 from tidegate.cli.accounting import ledger_path
 from tidegate.cli.trajectory_history import read_trajectory_history, sentence
 from tidegate.cli.ui.run_page import STORE_FOLDER
+from tidegate.core.conversations import CONVERSATIONS, conversations_of
 from tidegate.core.errors import ConfigError, RecordError
 from tidegate.core.records import Array
 from tidegate.launch.run_folder import read_plan
@@ -54,6 +55,7 @@ def trajectory_of(folder: Path, trajectory_id: str) -> dict[str, Any]:
 def tokens_of(folder: Path, trajectory_id: str) -> dict[str, Any]:
     """The tokens of a completion: text, version's place among the spans, log-probability, whether the policy chose it.
 
+    A token that ``begins`` a further conversation of an agent's episode continues another prompt than the one before.
     ``tokens`` is empty where the payload is not kept any more or holds no tokens, and ``why`` says so.
 
     Raises:
@@ -77,6 +79,11 @@ def tokens_of(folder: Path, trajectory_id: str) -> dict[str, Any]:
     for place, span in enumerate(record.spans):
         versions[span.start : span.stop] = place
     texts = _texts(folder, tokens[:TOKENS_MAX])
+    begins = (
+        {part.tokens.start for part in conversations_of(tensors)[1:]}
+        if CONVERSATIONS in tensors
+        else set[int]()
+    )
     return {
         "tokens": [
             {
@@ -84,6 +91,7 @@ def tokens_of(folder: Path, trajectory_id: str) -> dict[str, Any]:
                 "span": int(versions[index]),
                 "logprob": _finite(logprobs[index]),
                 "chosen": bool(chosen[index]),
+                "begins": index in begins,
             }
             for index, text in enumerate(texts)
         ],

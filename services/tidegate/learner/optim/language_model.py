@@ -333,11 +333,11 @@ def completion_lengths(mask_BT: Tensor) -> dict[str, float]:
 
 
 def text_lengths(completions: CompletionBatch) -> dict[str, float]:
-    """Tokens that an update computes, each prompt once, and the mean of a text: a prompt with one completion."""
-    prompts_B = completions.prompt_lengths_G[completions.group_index_B]
+    """Tokens that an update computes, each prompt once, and the mean of a text: a prompt and what continues it."""
+    prompts_C = completions.prompt_lengths_Q[completions.prompt_index_C]
     return {
-        "update_tokens": float(completions.prompt_lengths_G.sum() + completions.lengths_B.sum()),
-        "text_tokens_mean": float((prompts_B + completions.lengths_B).float().mean()),
+        "update_tokens": float(completions.prompt_lengths_Q.sum() + completions.lengths_B.sum()),
+        "text_tokens_mean": float((prompts_C + completions.lengths_C).float().mean()),
     }
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tidegate.core.conversations import ConversationSlice, conversations_of
 from tidegate.core.errors import RecordError
 from tidegate.core.ids import GroupId
 from tidegate.core.records import Array, Trajectory
 from tidegate.learner.ranks.port import Packed
-from tidegate.models.completion_batch import CompletionBatch, pack_completions
+from tidegate.models.completion_batch import CompletionBatch, Conversation, pack_completions
 
 _REQUIRED = ("prompt_tokens", "tokens", "behavior_logprobs")
 
@@ -58,22 +59,31 @@ class ScoredCompletions:
 def scored_completions(
     trajectories: Sequence[Trajectory], *, context_length: int, vocabulary_size: int, device: torch.device
 ) -> ScoredCompletions:
-    """The completions of whole groups, each prompt once.
+    """The completions of whole groups, each prompt of a group once.
+
+    Agents write their own prompts, so that those of a group may differ, and an episode may have several conversations.
 
     Raises:
         RecordError: one has no reward, lacks a tensor, does not fit the model, or has other sampler settings.
     """
     group_of: dict[GroupId, int] = {}
+    prompt_of: dict[tuple[int, bytes], int] = {}
     prompts: list[Array] = []
+    conversations: list[list[Conversation]] = []
     for trajectory in trajectories:
-        _check(trajectory, like=trajectories[0], context_length=context_length)
-        if trajectory.group_id not in group_of:
-            group_of[trajectory.group_id] = len(prompts)
-            prompts.append(trajectory.tensors["prompt_tokens"])
+        group = group_of.setdefault(trajectory.group_id, len(group_of))
+        conversations.append([])
+        for part in _checked(trajectory, like=trajectories[0], context_length=context_length):
+            prompt = trajectory.tensors["prompt_tokens"][part.prompt]
+            index = prompt_of.setdefault((group, prompt.tobytes()), len(prompts))
+            if index == len(prompts):
+                prompts.append(prompt)
+            conversations[-1].append(Conversation(index, part.tokens.stop - part.tokens.start))
     completions = pack_completions(
         prompts,
         [trajectory.tensors["tokens"] for trajectory in trajectories],
         group_index=[group_of[trajectory.group_id] for trajectory in trajectories],
+        conversations=conversations,
         chosen=[trajectory.tensors.get("chosen") for trajectory in trajectories],
         vocabulary_size=vocabulary_size,
     )
@@ -96,7 +106,8 @@ def scored_completions(
     )
 
 
-def _check(trajectory: Trajectory, *, like: Trajectory, context_length: int) -> None:
+def _checked(trajectory: Trajectory, *, like: Trajectory, context_length: int) -> list[ConversationSlice]:
+    """The conversations of a trajectory that fits the model and the batch."""
     name = f"Trajectory {trajectory.trajectory_id}"
     tensors: Mapping[str, Array] = trajectory.tensors
     for tensor_name in _REQUIRED:
@@ -106,8 +117,15 @@ def _check(trajectory: Trajectory, *, like: Trajectory, context_length: int) -> 
     for tensor_name in ("behavior_logprobs", "chosen"):
         if tensor_name in tensors and len(tensors[tensor_name]) != num_tokens:
             raise RecordError(f"{name} has not one value per token in {tensor_name}")
-    # The last token of a completion is never an input.
-    num_read = len(tensors["prompt_tokens"]) + num_tokens - 1
+    conversations = conversations_of(tensors)
+    # The last token of a conversation is never an input.
+    num_read = (
+        max(
+            part.prompt.stop - part.prompt.start + part.tokens.stop - part.tokens.start
+            for part in conversations
+        )
+        - 1
+    )
     if num_read > context_length:
         raise RecordError(f"{name} has {num_read} tokens to read", why=f"the context holds {context_length}")
     if trajectory.reward is None:
@@ -117,3 +135,4 @@ def _check(trajectory: Trajectory, *, like: Trajectory, context_length: int) -> 
             f"{name} was sampled at temperature {trajectory.sampler.temperature}",
             why=f"its batch was sampled at {like.sampler.temperature}, and logprobs of both cannot be compared",
         )
+    return conversations

@@ -30,6 +30,7 @@ from tidegate.actor.rollouts.outcomes import DroppedTask, RefusedTask, RolloutRe
 from tidegate.actor.rollouts.served_policy import ServedPolicy
 from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.catalogue import gateway as gateway_stats
+from tidegate.core.conversations import conversations_of
 from tidegate.core.errors import RecordError
 from tidegate.core.records import Task
 from tidegate.runtime.bus import Bus
@@ -334,6 +335,37 @@ urllib.request.urlopen(urllib.request.Request(reward["url"], b'{"reward": 1.0}',
     assert sample.completion == "long reply"
     assert sample.reward == (1.0 if branches == "longest" else 0.0)
     assert stats.value(gateway_stats.BRANCHES_DROPPED) == 1
+
+
+@pytest.mark.parametrize(("most", "num_trained"), [(16, 3), (2, 2), (1, 1)])
+async def test_all_branches_are_one_sample_whose_conversations_are_what_the_engine_saw(
+    tmp_path: Path, most: int, num_trained: int
+) -> None:
+    replies = {"hi": "short", "other": "long reply", "third": "middling"}
+    engine = ScriptedEngine(lambda context: next(text for word, text in replies.items() if word in context))
+    calls = "".join(CALL_ONCE.replace('"hi"', f'"{word}"') for word in replies)
+    config = with_config(command=python(calls), branches="all", conversations_max=most)
+    stats = StatsBoard(service="actor", instance="actor-0", started_at_s=0.0)
+    async with agents(engine, config, tmp_path, stats=stats) as runner:
+        [sample] = samples_of(await made_of(runner, question()))
+    assert sample.completion == "long reply"
+    assert stats.value(gateway_stats.BRANCHES_TRAINED) == num_trained - 1
+    assert stats.value(gateway_stats.BRANCHES_DROPPED) == 3 - num_trained
+    seen = [([*request.context], [*written.tokens], [*written.logprobs]) for request, written in engine.seen]
+    longest = sorted(seen, key=lambda call: -len(call[1]))[:num_trained]
+    found = [
+        (
+            sample.tensors["prompt_tokens"][part.prompt].tolist(),
+            sample.tensors["tokens"][part.tokens].tolist(),
+            sample.tensors["behavior_logprobs"][part.tokens].tolist(),
+        )
+        for part in conversations_of(sample.tensors)
+    ]
+    assert [call[:2] for call in found] == [call[:2] for call in longest]
+    np.testing.assert_allclose(
+        np.concatenate([call[2] for call in found]), np.concatenate([call[2] for call in longest])
+    )
+    assert sample.num_steps == sum(len(tokens) for _, tokens, _ in longest)
 
 
 async def test_agents_over_http_claim_tasks_and_end_them(

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from tests.unit.actor.gateway.fakes import version
 from tidegate.actor.engines.token_port import Continuation
-from tidegate.actor.gateway.chains import RecordedTurn, Recorder, chain_to
+from tidegate.actor.gateway.chains import (
+    RecordedTurn,
+    Recorder,
+    chain_to,
+    chains_to,
+    spans_of,
+    tensors_of,
+)
+from tidegate.core.conversations import CONVERSATIONS, conversations_of
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.records import VersionSpan
 
@@ -108,6 +116,46 @@ def test_longest_chain_is_the_one_with_most_tokens_of_the_policy(
     longest = recorder.longest()
     assert longest is not None
     assert chain_to(longest).num_chosen == max(chain_to(leaf).num_chosen for leaf in recorder.leaves())
+
+
+@given(calls(), st.integers(1, 9))
+def test_trajectory_of_several_chains_trains_each_choice_once_behind_what_the_engine_saw(
+    forest: list[tuple[int, list[int], list[tuple[int, int]]]], most: int
+) -> None:
+    recorder, seen = record(forest)
+    leaves = recorder.longest_leaves(most)
+    assert leaves[0] is recorder.longest()
+    assert len(leaves) == min(most, len(recorder.leaves()))
+    chains = chains_to(leaves)
+    tensors, spans = tensors_of(chains), spans_of(chains)
+    tokens = tensors["tokens"]
+    chosen = tensors.get("chosen", np.ones(len(tokens), dtype=np.bool_))
+    found: list[tuple[tuple[int, ...], int, PolicyVersion, float]] = []
+    for part in conversations_of(tensors):
+        context = tensors["prompt_tokens"][part.prompt].tolist()
+        for index in range(part.tokens.start, part.tokens.stop):
+            if chosen[index]:
+                [span] = [span for span in spans if span.start <= index < span.stop]
+                logprob = float(tensors["behavior_logprobs"][index])
+                found.append((tuple(context), int(tokens[index]), span.version, logprob))
+            context.append(int(tokens[index]))
+    paths = {id(turn) for leaf in leaves for turn in leaf.path()}
+    expected: list[tuple[tuple[int, ...], int, PolicyVersion, float]] = []
+    for call in seen:
+        if id(call.turn) not in paths:
+            continue
+        versions = [span.version for span in call.written.spans() for _ in range(span.start, span.stop)]
+        for index, token in enumerate(call.written.tokens):
+            context = (*call.context, *call.written.tokens[:index])
+            expected.append((context, token, versions[index], float(call.written.logprobs[index])))
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
+    assert [span.start for span in spans[1:]] == [span.stop for span in spans[:-1]]
+    assert (spans[0].start, spans[-1].stop) == (0, len(tokens))
+
+
+def test_one_chain_needs_no_division_into_conversations() -> None:
+    recorder, _ = record([(-1, [1], [(10, 0)]), (0, [2], [(11, 0)])])
+    assert CONVERSATIONS not in tensors_of(chains_to(recorder.longest_leaves(4)))
 
 
 def test_reply_tokens_carry_the_version_of_the_token_before_them() -> None:

@@ -3,13 +3,15 @@ import numpy as np
 import pytest
 import torch
 
-from tests.unit.learner.trajectories import group, version
+from tests.unit.learner.trajectories import group, version, with_conversations
 from tidegate.algorithms.grpo_settings import GrpoSettings, ObjectiveName
+from tidegate.core.conversations import CONVERSATIONS
 from tidegate.core.errors import RecordError, StaleFolderError
 from tidegate.core.records import Trajectory
 from tidegate.core.response import Response
 from tidegate.learner.optim.language_model import PASS_TOKENS, LanguageModelTrainer
 from tidegate.models.char_lm import CharLm, CharLmSpec
+from tidegate.models.char_tokenizer import encode_prompt
 from tidegate.models.completion_batch import completion_logprobs
 
 CPU = torch.device("cpu")
@@ -80,6 +82,71 @@ def test_update_counts_the_tokens_that_it_computes_each_prompt_once() -> None:
     assert metrics["update_tokens"] == 5 + 2 + 3
     assert metrics["text_tokens_mean"] == (7 + 8) / 2
     assert made.update(made.prepare(flat), number=2)["update_tokens"] == 0.0
+
+
+def with_prompt(trajectory: Trajectory, prompt: str) -> Trajectory:
+    tokens = np.array(encode_prompt(prompt), dtype=np.int32)
+    return msgspec.structs.replace(trajectory, tensors={**trajectory.tensors, "prompt_tokens": tokens})
+
+
+def test_each_sample_continues_its_own_prompt_where_agents_of_a_group_wrote_different_ones() -> None:
+    made = trainer()
+    first, second = group("a", "1+2=", [("3", 1.0), ("12", 0.0)], at=version(0))
+    second = with_prompt(second, "1+2+4=")
+    together = logprob_of_each(made, [first, second])
+    alone = [*logprob_of_each(made, [first]), *logprob_of_each(made, [second])]
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+    changed = logprob_of_each(made, [first, with_prompt(second, "9+9=")])
+    assert changed[0] == pytest.approx(together[0], abs=1e-5)
+    assert changed[1] != pytest.approx(together[1], abs=1e-3)
+
+
+def test_episode_of_several_conversations_is_one_sample_of_its_group() -> None:
+    settings = GrpoSettings(minibatches=1, warmup_versions=0, learning_rate=1e-3)
+    made = trainer(settings)
+    first, second, third = group("a", "1+2=", [("3", 1.0), ("12", 0.0), ("4", 0.0)], at=version(0))
+    several = with_conversations(first, [("1+2=", "3"), ("2+2=", "44"), ("1+2=", "5")])
+    parts = [("1+2=", "3"), ("2+2=", "44"), ("1+2=", "5")]
+    singles = [
+        group(f"s{index}", prompt, [(text, 1.0)], at=version(0))[0]
+        for index, (prompt, text) in enumerate(parts)
+    ]
+    expected = sum(logprob_of_each(made, [single])[0] for single in singles)
+    assert logprob_of_each(made, [several, second, third])[0] == pytest.approx(expected, abs=1e-4)
+    metrics = made.update(made.prepare([several, second, third]), number=1)
+    # The rewards of three samples, not of five conversations.
+    assert metrics["reward_mean"] == pytest.approx(1 / 3)
+    # Two prompts of five tokens, each once, and replies of 2 + 3 + 2, 3 and 2 tokens.
+    assert metrics["update_tokens"] == 2 * 5 + 7 + 3 + 2
+    assert metrics["completion_tokens_max"] == 7
+
+
+def test_conversations_count_against_the_memory_of_a_pass_and_change_no_update() -> None:
+    def trained(pass_tokens: int) -> LanguageModelTrainer:
+        made = trainer(
+            GrpoSettings(minibatches=1, warmup_versions=0, learning_rate=1e-3), pass_tokens=pass_tokens
+        )
+        first, *others = group("a", "1+2=", [("3", 1.0), ("12", 0.0), ("4", 0.0)], at=version(0))
+        several = with_conversations(first, [("1+2=", "3"), ("2+2=", "44"), ("3+2=", "5")])
+        made.update(
+            made.prepare([several, *others, *group("b", "2+2=", [("4", 1.0), ("5", 0.0)], at=version(0))]),
+            number=1,
+        )
+        return made
+
+    assert_same_policy(trained(PASS_TOKENS), trained(20), atol=5e-5)
+
+
+@pytest.mark.parametrize(
+    "lengths", [[(5, 2), (5, 3)], [(10, 0), (0, 4)], [(5, 5), (5, -1)], [(10, 4, 0)], []], ids=str
+)
+def test_conversations_that_do_not_divide_the_tokens_are_refused(lengths: list[tuple[int, ...]]) -> None:
+    [first] = group("a", "1+2=", [("3", 1.0)], at=version(0))
+    several = with_conversations(first, [("1+2=", "3"), ("2+2=", "4")])
+    assert len(trainer().prepare([several]).rewards_B) == 1
+    tensors = {**several.tensors, CONVERSATIONS: np.array(lengths, dtype=np.int32)}
+    with pytest.raises(RecordError, match="conversations"):
+        trainer().prepare([msgspec.structs.replace(several, tensors=tensors)])
 
 
 def test_batch_without_any_signal_changes_nothing_and_still_counts() -> None:

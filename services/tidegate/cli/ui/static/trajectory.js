@@ -67,14 +67,14 @@ async function drawTokens(run, id, words, legend) {
   );
   fill(
     words,
-    ...found.tokens.map((token) => {
+    ...found.tokens.flatMap((token) => {
       const title = token.chosen ? `${found.spans[token.span]}, log-probability ${number(token.logprob)}` : "reply";
       const element = el("span", { class: token.chosen ? `v${token.span % 8}` : "reply", title }, token.text);
       if (token.chosen && token.logprob !== null) {
         const surprise = Math.min(1, -token.logprob / 5);
         element.style.backgroundColor = `color-mix(in srgb, var(--series-2) ${Math.round(SHADE_MAX * surprise)}%, transparent)`;
       }
-      return element;
+      return token.begins ? [el("p", { class: "hint" }, "Another conversation of the same episode:"), element] : [element];
     }),
     found.more ? el("i", {}, ` … and ${found.more} more tokens`) : "",
   );
