@@ -20,6 +20,7 @@ from tidegate.admission.batch_refusals import BatchRefusals
 from tidegate.admission.completion import RunCompletion
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.curriculum_problem import CurriculumProblem
+from tidegate.admission.kept_files import KeptFiles
 from tidegate.admission.learner_starts import starts_sentence
 from tidegate.admission.loop_stalls import LoopStalls
 from tidegate.admission.observations import SILENT_AFTER_S, Observations
@@ -62,6 +63,7 @@ class Admission:
         run_file: Limits,
         group_size: int,
         pause_file: StateFile[Pause],
+        kept: KeptFiles,
         samples: JsonLinesFile,
         slos: SloWatch,
         staleness: StalenessController,
@@ -74,6 +76,7 @@ class Admission:
         self._run_file = run_file
         self._group_size = group_size
         self._pause_file = pause_file
+        self._kept = kept
         self._samples = samples
         self._slos = slos
         self._staleness = staleness
@@ -121,6 +124,7 @@ class Admission:
                 self.context.stats.add(statistics.PUBLISH_FAILURES)
                 self.context.log.warning("limits_not_published", error=str(error))
             await self._record(decision.limits, flow)
+            await self._kept.publish()
             await is_set_within(self._woken, timeout_s=self._config.tick_s)
 
     def decision(self) -> Decision:
@@ -241,6 +245,7 @@ class Admission:
         self.context.log.info("pause_set", paused=pause.paused, reason=pause.reason, by=by)
         self._woken.set()
         await self._publish(self.decision().limits)
+        await self._kept.publish()
         await self._event("pause", {"paused": pause.paused, "reason": pause.reason, "by": by})
 
     async def _act(self, decision: Decision) -> None:

@@ -7,6 +7,7 @@ from tidegate.admission.broker_watch import BrokerWatch
 from tidegate.admission.completion import RunCompletion
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.external_scaler import ExternalScaler
+from tidegate.admission.kept_files import PAUSE_FILE, KeptFiles
 from tidegate.admission.kubernetes.main import open_cluster
 from tidegate.admission.loops import Admission
 from tidegate.admission.samples import FILE_NAME
@@ -23,11 +24,11 @@ from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, Service
 from tidegate.runtime.settings_loop import follow_settings
 from tidegate.runtime.snapshots.servicer import RecordsServicer
 
-PAUSE_FILE = "pause.json"
-
 
 async def build(context: ServiceContext, config: AdmissionConfig) -> ServiceParts:
     """Assemble the loops; nothing is decided before the first tick."""
+    kept = KeptFiles(context)
+    await kept.restore()
     settings, live = context.settings, context.live
     live.follow_all(scaling=config.scaling, until=settings.until)
     workload = settings.workload
@@ -37,6 +38,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
         run_file=run_file_limits(settings, live.staleness),
         group_size=workload.num_samples if workload.kind == "text" else 1,
         pause_file=StateFile(context.data_dir / PAUSE_FILE, Pause()),
+        kept=kept,
         samples=JsonLinesFile(
             context.data_dir / FILE_NAME,
             bytes_max=config.samples_file_bytes_max,
@@ -73,6 +75,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
         if cluster is not None:
             await cluster[1].close()
         await admission.close()
+        await kept.publish()
 
     return ServiceParts(
         loops={**loops, "broker": BrokerWatch(context).run},

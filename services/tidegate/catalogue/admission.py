@@ -68,6 +68,12 @@ PUBLISH_FAILURES = Counter(
     "Limits that could not be published.",
     exported="tidegate.admission.publish_failures",
 )
+STATE_NOT_PUBLISHED = Counter(
+    "state_not_published_total",
+    "{error}",
+    "Changes of admission's own state that the broker did not take; the next one repeats them.",
+    exported="tidegate.admission.state_not_published",
+)
 EVENTS_LOST = Counter(
     "events_lost_total",
     "{event}",

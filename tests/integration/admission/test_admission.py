@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,8 +18,10 @@ from tests.support.service_harness import channel_of_test, make_context, running
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.main import build
+from tidegate.admission.slo_file import read_slos
 from tidegate.catalogue import admission as statistics
 from tidegate.core.admission import RUN_ENDS, Flow, Limits
+from tidegate.core.errors import UnavailableError
 from tidegate.core.scaling import ScalingConfig
 from tidegate.core.slo_catalogue import SloConfig, SlosConfig
 from tidegate.runtime.bus import Bus
@@ -136,6 +140,72 @@ async def test_pause_is_published_at_once_and_survives_restarts_until_it_is_resu
         assert await published(served) == RUN_FILE
     async with running(build, CONFIG, make()) as served:
         assert not (await client(served).limits())[0].paused
+
+
+async def test_pause_and_budgets_survive_the_loss_of_the_folder_with_its_node(
+    make: Callable[[], ServiceContext], heard: list[Limits]
+) -> None:
+    async with running(build, CONFIG, make()) as served:
+        await client(served).set_paused(paused=True, reason="maintenance", by="ana")
+    folder = served.data_dir
+    before = read_slos(folder / "slos.json")
+    shutil.rmtree(folder)
+    num_before = len(heard)
+    async with running(build, CONFIG, make()) as served:
+        await until(lambda: len(heard) > num_before)
+        assert all(limits.paused for limits in heard[num_before:]), "from the first tick on"
+        limits, _ = await client(served).limits()
+        assert limits.reason.endswith(" UTC by ana: maintenance")
+        assert before is not None
+        assert read_slos(folder / "slos.json") == before
+        await client(served).set_paused(paused=False, reason="")
+    shutil.rmtree(folder)
+    async with running(build, CONFIG, make()) as served:
+        assert not (await client(served).limits())[0].paused, "what was cleared does not come back"
+
+
+async def test_files_of_the_folder_are_right_and_the_copies_follow_them(
+    make: Callable[[], ServiceContext],
+) -> None:
+    async with running(build, CONFIG, make()) as served:
+        await client(served).set_paused(paused=True, reason="maintenance")
+    topology = served.topology
+    subject = topology.control("admission_pause")
+    # Cleared while no admission ran, or by one that the broker did not answer.
+    (served.data_dir / "pause.json").unlink()
+    async with running(build, CONFIG, make()) as served:
+        assert not (await client(served).limits())[0].paused
+
+        async def copied() -> bytes | None:
+            stored = await served.bus.last(topology.stream("CONTROL"), subject)
+            return None if stored is None else stored.data
+
+        async with asyncio.timeout(60.0):
+            while await copied() != b"":
+                await asyncio.sleep(0.05)
+
+
+async def test_state_that_the_broker_does_not_take_is_counted_and_published_later(
+    make: Callable[[], ServiceContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(build, CONFIG, make()) as served:
+        publish, subject = Bus.publish, served.topology.control("admission_pause")
+        refused = True
+
+        async def refuse(self: Bus, to: str, data: bytes, **options: Any) -> Any:
+            if refused and to == subject:
+                raise UnavailableError("no acknowledgement came in time")
+            return await publish(self, to, data, **options)
+
+        monkeypatch.setattr(Bus, "publish", refuse)
+        await client(served).set_paused(paused=True, reason="maintenance")
+        assert (await published(served)).paused, "the pause is in force all the same"
+        await until(lambda: served.stats.value(statistics.STATE_NOT_PUBLISHED) >= 1)
+        assert await served.bus.last(served.topology.stream("CONTROL"), subject) is None
+        refused = False
+        async with asyncio.timeout(60.0):
+            while await served.bus.last(served.topology.stream("CONTROL"), subject) is None:
+                await asyncio.sleep(0.05)
 
 
 async def test_the_pause_at_the_end_of_a_run_ends_with_it(make: Callable[[], ServiceContext]) -> None:

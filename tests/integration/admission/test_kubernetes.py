@@ -16,7 +16,7 @@ from tests.support.reports import Services
 from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
 from tidegate.admission.config import AdmissionConfig, KubernetesConfig
-from tidegate.admission.kubernetes.cluster import SCALE_FILE
+from tidegate.admission.kept_files import SCALE_FILE
 from tidegate.admission.main import build
 from tidegate.catalogue import admission as statistics
 from tidegate.core.admission import Limits

@@ -13,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from tidegate.admission.config import KubernetesConfig
+from tidegate.admission.kept_files import OVERRIDES_FILE, SCALE_FILE
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.events import ClusterEvent, EventWriter, Regarding
 from tidegate.admission.kubernetes.learner_workload import LearnerWorkload
@@ -45,8 +46,6 @@ AUTOSCALERS = (
     ("/apis/autoscaling/v2", "horizontalpodautoscalers"),
     ("/apis/keda.sh/v1alpha1", "scaledobjects"),
 )
-SCALE_FILE = "scale.json"
-OVERRIDES_FILE = "ask.json"
 # Deletion costs written in one round; the next round writes the rest.
 PATCHES_MAX = 50
 BACKOFF_DOUBLINGS_MAX = 10
