@@ -29,7 +29,7 @@ ENTROPY_WORDS = 4096
 NOT_MEASURED = -1.0
 
 
-class Conversation(NamedTuple):
+class BatchConversation(NamedTuple):
     """A part of a completion: which prompt it continues, and how many of the tokens are its own."""
 
     prompt: int
@@ -155,7 +155,7 @@ def pack_completions(
     completions: Sequence[ArrayLike],
     *,
     group_index: Sequence[int],
-    conversations: Sequence[Sequence[Conversation]] | None = None,
+    conversations: Sequence[Sequence[BatchConversation]] | None = None,
     chosen: Sequence[ArrayLike | None] | None = None,
     vocabulary_size: int = VOCABULARY_SIZE,
 ) -> CompletionBatch:
@@ -172,7 +172,7 @@ def pack_completions(
     tokens_BT, lengths_B = pad_tokens(completions, what="Completions", vocabulary_size=vocabulary_size)
     if conversations is None:
         conversations = [
-            [Conversation(index, length)]
+            [BatchConversation(index, length)]
             for index, length in zip(group_index, lengths_B.tolist(), strict=False)
         ]
     if len(group_index) != len(completions) or len(conversations) != len(completions):

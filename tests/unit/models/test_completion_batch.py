@@ -8,8 +8,8 @@ from tidegate.core.errors import RecordError
 from tidegate.models import completion_batch
 from tidegate.models.char_lm import CharLm, CharLmSpec
 from tidegate.models.completion_batch import (
+    BatchConversation,
     CompletionBatch,
-    Conversation,
     completion_logprobs,
     completion_outputs,
     pack_completions,
@@ -167,7 +167,11 @@ def of_one_conversation(model: CharLm, prompt: list[int], tokens: list[int]) -> 
 # The first completion has two conversations, whose prompts differ; the third continues another prompt than the second.
 SPLIT_PROMPTS = [[1, 5, 6, 7], [1, 9], [1, 9, 4, 4, 8]]
 SPLIT_COMPLETIONS = [[5, 2, 6, 7, 2, 30], [6, 2, 3], [9, 9, 9, 4]]
-SPLIT = [[Conversation(0, 2), Conversation(2, 4)], [Conversation(1, 3)], [Conversation(2, 4)]]
+SPLIT = [
+    [BatchConversation(0, 2), BatchConversation(2, 4)],
+    [BatchConversation(1, 3)],
+    [BatchConversation(2, 4)],
+]
 
 
 def split() -> CompletionBatch:
@@ -213,15 +217,15 @@ def test_gradient_of_split_completions_is_that_of_their_conversations() -> None:
 @pytest.mark.parametrize(
     ("conversations", "message"),
     [
-        ([[Conversation(0, 1)]], "have others"),
-        ([[Conversation(0, 2), Conversation(0, 0)]], "have others"),
-        ([[Conversation(1, 2)]], "none of the 1 prompts"),
+        ([[BatchConversation(0, 1)]], "have others"),
+        ([[BatchConversation(0, 2), BatchConversation(0, 0)]], "have others"),
+        ([[BatchConversation(1, 2)]], "none of the 1 prompts"),
         ([], "as many groups"),
         ([[]], "have others"),
     ],
 )
 def test_conversations_that_are_not_a_completions_tokens_are_refused(
-    conversations: list[list[Conversation]], message: str
+    conversations: list[list[BatchConversation]], message: str
 ) -> None:
     with pytest.raises(RecordError, match=message):
         pack_completions([[1]], [[3, 4]], group_index=[0], conversations=conversations)

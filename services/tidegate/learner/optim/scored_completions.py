@@ -15,7 +15,7 @@ from tidegate.core.errors import RecordError
 from tidegate.core.ids import GroupId
 from tidegate.core.records import Array, Trajectory
 from tidegate.learner.ranks.port import Packed
-from tidegate.models.completion_batch import CompletionBatch, Conversation, pack_completions
+from tidegate.models.completion_batch import BatchConversation, CompletionBatch, pack_completions
 
 _REQUIRED = ("prompt_tokens", "tokens", "behavior_logprobs")
 
@@ -69,7 +69,7 @@ def scored_completions(
     group_of: dict[GroupId, int] = {}
     prompt_of: dict[tuple[int, bytes], int] = {}
     prompts: list[Array] = []
-    conversations: list[list[Conversation]] = []
+    conversations: list[list[BatchConversation]] = []
     for trajectory in trajectories:
         group = group_of.setdefault(trajectory.group_id, len(group_of))
         conversations.append([])
@@ -78,7 +78,7 @@ def scored_completions(
             index = prompt_of.setdefault((group, prompt.tobytes()), len(prompts))
             if index == len(prompts):
                 prompts.append(prompt)
-            conversations[-1].append(Conversation(index, part.tokens.stop - part.tokens.start))
+            conversations[-1].append(BatchConversation(index, part.tokens.stop - part.tokens.start))
     completions = pack_completions(
         prompts,
         [trajectory.tensors["tokens"] for trajectory in trajectories],
