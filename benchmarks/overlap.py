@@ -27,7 +27,7 @@ from benchmarks.training_run import (
 )
 from tidegate.cli.accounting import read_accounting
 from tidegate.core.errors import UnavailableError
-from tidegate.launch.run_event_log import read_events
+from tidegate.runtime.run_event_log import read_events
 
 RUN_FILE = Path("runs") / "arithmetic.yaml"
 # Of lognormal times with this spread the 99th percentile is ten times the 10th.

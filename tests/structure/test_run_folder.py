@@ -8,9 +8,10 @@ import pytest
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.slo_watch import EVENTS_FILE_BYTES_MAX
 from tidegate.cli.callbacks import watch as callbacks
-from tidegate.launch import run_event_log, supervisor
+from tidegate.launch import supervisor
 from tidegate.launch.broker import FILE_STORE_BYTES_MAX
 from tidegate.learner.config import LearnerConfig
+from tidegate.runtime import run_event_log
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.weight_distribution.config import WeightDistributionConfig
@@ -28,6 +29,7 @@ SECTIONS: dict[str, object] = {
 # Bounds that are no settings, by the row of their file.
 CONSTANTS = {
     "admission/slo_events.jsonl": f"{EVENTS_FILE_BYTES_MAX // MIB} MiB",
+    "admission/events.jsonl": f"{run_event_log.BYTES_MAX // MIB} MiB",
     "events.jsonl": f"{run_event_log.BYTES_MAX // MIB} MiB",
     "logs/<process>.log": f"{supervisor.LOG_BYTES_MAX // MIB} MiB",
     "logs/callback-<number>-<name>.log": f"{callbacks.LOG_BYTES_MAX // MIB} MiB",

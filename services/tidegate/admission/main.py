@@ -10,6 +10,7 @@ from tidegate.admission.external_scaler import ExternalScaler
 from tidegate.admission.kept_files import PAUSE_FILE, KeptFiles
 from tidegate.admission.kubernetes.main import open_cluster
 from tidegate.admission.loops import Admission
+from tidegate.admission.run_events import RunEvents
 from tidegate.admission.samples import FILE_NAME
 from tidegate.admission.scaling import Scaling
 from tidegate.admission.servicer import AdmissionServicer, ExternalScalerServicer
@@ -68,6 +69,9 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
     cluster = await open_cluster(context, admission, config.kubernetes)
     if cluster is not None:
         loops["kubernetes"] = cluster[0].run
+
+    if settings.listen:
+        loops["events"] = RunEvents(context).follow
 
     records = RecordsServicer(add_lines, folder=Path(settings.data_dir), staging_in=context.data_dir)
 

@@ -1,9 +1,14 @@
-"""What a backup and a page copy of admission: samples and objectives, and for a page whether the run is complete."""
+"""What a backup and a page copy of admission: samples, objectives, events; for a page whether the run is complete."""
 
 from tidegate.admission.completion import FILE as COMPLETION_FILE
 from tidegate.runtime.snapshots.files import SnapshotFiles
 
-LINES = ("admission/slos.json", "admission/slo_events.jsonl*", "admission/stats.jsonl*")
+LINES = (
+    "admission/events.jsonl*",
+    "admission/slos.json",
+    "admission/slo_events.jsonl*",
+    "admission/stats.jsonl*",
+)
 
 
 def add_lines(files: SnapshotFiles) -> None:

@@ -34,13 +34,13 @@ from tidegate.launch.platform import Platform
 from tidegate.launch.preflight import Preflight
 from tidegate.launch.refusals import RefusalWatch
 from tidegate.launch.run_drain import drain_run
-from tidegate.launch.run_event_log import RunEventLog
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.stats_subscription import StatsSubscription
 from tidegate.launch.target_check import TargetCheck
 from tidegate.launch.time_limit import TimeLimit
 from tidegate.runtime.races import is_set_within
+from tidegate.runtime.run_event_log import RunEventLog
 
 TICK_S = 0.25
 LEFTOVERS_TIMEOUT_S = 2.0

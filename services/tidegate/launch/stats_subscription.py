@@ -6,9 +6,9 @@ from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.board import Board
 from tidegate.launch.broker import BrokerEndpoint
-from tidegate.launch.run_event_log import RunEventLog
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.run_event_log import RunEventLog
 from tidegate.runtime.stats_reports import follow_stats, publish_stats
 from tidegate.wire.stats import ServiceStats
 from tidegate.wire.subjects import Topology

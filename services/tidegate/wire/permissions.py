@@ -81,7 +81,7 @@ SERVICES: Mapping[str, ServicePermissions] = {
         publish=("ctl.*",),
         events=("limits", "pause", "settings", "slo"),
         follow=("ver.*",),
-        read=("CONTROL", "POLICY"),
+        read=("CONTROL", "POLICY", "EVENTS"),
         bound="TASKS",
         watch=True,
     ),

@@ -1,6 +1,7 @@
 """Admission as its process runs it, on a real broker."""
 
 import asyncio
+import dataclasses
 import json
 import shutil
 from collections.abc import AsyncGenerator, Callable
@@ -27,6 +28,7 @@ from tidegate.core.slo_catalogue import SloConfig, SlosConfig
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import StalenessConfig
 from tidegate.runtime.live_settings import LiveSections
+from tidegate.runtime.run_event_log import read_events
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.stats_reports import publish_stats
 from tidegate.wire.clients.admission import AdmissionClient
@@ -206,6 +208,33 @@ async def test_state_that_the_broker_does_not_take_is_counted_and_published_late
         async with asyncio.timeout(60.0):
             while await served.bus.last(served.topology.stream("CONTROL"), subject) is None:
                 await asyncio.sleep(0.05)
+
+
+async def test_events_of_a_run_in_a_cluster_are_kept_with_the_evaluation_that_was_missed(
+    make: Callable[[], ServiceContext], bus: Bus
+) -> None:
+    def in_cluster() -> ServiceContext:
+        context = make()
+        return dataclasses.replace(
+            context, settings=msgspec.structs.replace(context.settings, listen="0.0.0.0:7000")
+        )
+
+    def kept(context: ServiceContext) -> list[object]:
+        # The page's copy of the folder, and that of a backup.
+        return [event["version"] for event in read_events(context.data_dir.parent, "evaluation")]
+
+    async with running(build, CONFIG, make()) as served:
+        await bus.event("evaluation", {"version": "0-a@0"})
+        await until(lambda: served.stats.value(statistics.DECISIONS) >= 2)
+        assert kept(served) == [], "on one machine `tidegate up` writes them"
+    async with running(build, CONFIG, in_cluster()) as served:
+        await until(lambda: kept(served) == ["0-a@0"])
+        await bus.event("evaluation", {"version": "0-a@1", "mean_return": 10.0})
+        await until(lambda: kept(served) == ["0-a@0", "0-a@1"])
+    await bus.event("evaluation", {"version": "0-a@2", "mean_return": 20.0})
+    for _ in range(2):
+        async with running(build, CONFIG, in_cluster()) as served:
+            await until(lambda: kept(served) == ["0-a@0", "0-a@1", "0-a@2"])
 
 
 async def test_the_pause_at_the_end_of_a_run_ends_with_it(make: Callable[[], ServiceContext]) -> None:

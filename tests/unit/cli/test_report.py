@@ -12,8 +12,8 @@ from tidegate.cli.report.data import read_run
 from tidegate.cli.report.figures import POINTS_MAX, bar_chart, line_chart, stacked_chart
 from tidegate.cli.thinning import thin
 from tidegate.core.errors import NotFoundError
-from tidegate.launch.run_event_log import RunEventLog
 from tidegate.runtime.backup_state import BackupState, write_state
+from tidegate.runtime.run_event_log import RunEventLog
 
 
 class Page(HTMLParser):

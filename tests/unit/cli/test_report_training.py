@@ -10,7 +10,7 @@ from tidegate.cli.report.data import read_run
 from tidegate.cli.report.page import render_page
 from tidegate.cli.report.plots import headline_plots
 from tidegate.cli.report.training_plots import training_plots
-from tidegate.launch.run_event_log import RunEventLog
+from tidegate.runtime.run_event_log import RunEventLog
 
 
 @pytest.mark.slow

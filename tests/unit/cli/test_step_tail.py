@@ -6,7 +6,7 @@ import pytest
 
 from tidegate.cli.callbacks.run_events import RunEvents
 from tidegate.cli.step_tail import StepTail
-from tidegate.launch.run_event_log import EVENTS_FILE, read_events
+from tidegate.runtime.run_event_log import EVENTS_FILE, read_events
 
 
 def line(step: int) -> bytes:

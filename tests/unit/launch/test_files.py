@@ -11,11 +11,11 @@ from tests.unit.launch.test_run_file import TEXT
 from tidegate.cli.samples import last_working_sample, numbers, read_samples
 from tidegate.cli.up.history import read_history, read_steps
 from tidegate.core.errors import ConfigError
-from tidegate.launch import run_event_log
 from tidegate.launch.preparation import write_datasets
-from tidegate.launch.run_event_log import RunEventLog, read_events
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_parsing import parse_plan
+from tidegate.runtime import run_event_log
+from tidegate.runtime.run_event_log import RunEventLog, read_events
 
 
 def test_events_are_kept_by_kind_in_their_order(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tidegate.cli.up.summary import SUMMARY_JSON, read_summary
 from tidegate.core.errors import CorruptionError
 from tidegate.core.ids import parse_version
 from tidegate.launch.forking import CHECKPOINTS
-from tidegate.launch.run_event_log import EVENTS_FILE, read_events
+from tidegate.runtime.run_event_log import EVENTS_FILE, read_events
 
 # Of one look. A callback that is slower than its run misses the oldest of what has gathered.
 EVENTS_MAX = 10_000

@@ -11,11 +11,11 @@ from tidegate.cli.accounting import RunAccounting, ledger_path, read_accounting
 from tidegate.cli.audit import one_line
 from tidegate.cli.up.history import read_steps
 from tidegate.core.ids import PolicyVersion
-from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.learner.warmup_record import WARMED_UP
 from tidegate.learner.warmup_settings import OF_TASK
+from tidegate.runtime.run_event_log import read_events
 from tidegate.trajectory_store.verifying import read_head
 
 

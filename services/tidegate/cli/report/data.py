@@ -19,11 +19,11 @@ from tidegate.cli.up.summary import read_summary
 from tidegate.cli.version_samples import VersionSamples, read_samples_of, versions_of
 from tidegate.core.errors import CorruptionError, TidegateError
 from tidegate.core.receipt import Receipt
-from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import is_running, read_plan
 from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.run_record import RunRecord
 from tidegate.runtime.backup_state import backup_sentence, read_state
+from tidegate.runtime.run_event_log import read_events
 from tidegate.task_queue.journal_file import admitted_by_slice, first_admission_s
 from tidegate.trajectory_store.timeline import (
     LedgerTimeline,

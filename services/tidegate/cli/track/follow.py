@@ -22,10 +22,10 @@ from tidegate.core.errors import CorruptionError, TidegateError
 from tidegate.core.ids import LineageName, PolicyVersion, parse_version
 from tidegate.core.json_text import NOT_JSON
 from tidegate.core.slo import Condition
-from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan, read_record
 from tidegate.runtime.evaluations import version_order
 from tidegate.runtime.files import replace_file
+from tidegate.runtime.run_event_log import read_events
 
 # Samples are read from the ledger, which takes a while on a large one.
 SAMPLES_PERIOD_S = 60.0

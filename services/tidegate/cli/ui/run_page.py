@@ -18,8 +18,8 @@ from tidegate.cli.ui.copies import read_copies
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.balance import is_measured
 from tidegate.core.errors import CorruptionError
-from tidegate.launch.run_event_log import read_events
 from tidegate.launch.run_folder import read_plan, read_processes
+from tidegate.runtime.run_event_log import read_events
 from tidegate.trajectory_store.followed_timeline import FollowedTimeline
 
 STORE_FOLDER = "trajectory_store"

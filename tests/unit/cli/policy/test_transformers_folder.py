@@ -19,7 +19,6 @@ from tidegate.core.ids import PolicyVersion, RunId
 from tidegate.core.records import Array
 from tidegate.core.staleness import Lineage
 from tidegate.launch.forking import CHECKPOINTS
-from tidegate.launch.run_event_log import RunEventLog
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_folder import new_record, write_record
 from tidegate.launch.stored_policy import StoredPolicy, read_stored_policy
@@ -30,6 +29,7 @@ from tidegate.models.causal_lm import CausalLm
 from tidegate.models.completion_batch import completion_logprobs, pack_completions
 from tidegate.models.language_models import open_language_model, open_tokenizer
 from tidegate.models.model_folder import base_digest
+from tidegate.runtime.run_event_log import RunEventLog
 
 RUNS = Path(__file__).parents[4] / "runs"
 CPU = torch.device("cpu")

@@ -9,8 +9,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.unit.cli.run_folder import write_accounting, write_run
 from tidegate.cli.app import run
 from tidegate.cli.up.history import read_steps
-from tidegate.launch.run_event_log import RunEventLog
 from tidegate.launch.run_folder import read_record
+from tidegate.runtime.run_event_log import RunEventLog
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def test_run_that_is_tracked_again_goes_on_where_it_was(tmp_path: Path) -> None:
 def test_evaluations_come_also_after_older_ones_left_the_event_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidegate.launch.run_event_log.BYTES_MAX", 100)
+    monkeypatch.setattr("tidegate.runtime.run_event_log.BYTES_MAX", 100)
     folder, board = tmp_path / "run", tmp_path / "board"
     write_accounting(folder)
     place = track(folder, board)

@@ -12,6 +12,7 @@ from tidegate.runtime.json_lines_file import JsonLinesFile
 EVENTS_FILE = "events.jsonl"
 # Past this the file becomes events.jsonl.1, which replaces the one before.
 BYTES_MAX = 16 << 20
+_IN_CLUSTER = "admission/"
 
 
 class RunEventLog:
@@ -30,9 +31,13 @@ class RunEventLog:
 
 
 def read_events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
-    """Events of one kind in order; lines that a kill truncated are skipped."""
+    """Events of one kind in order; lines that a kill truncated are skipped.
+
+    ``folder``: of a run; what admission wrote while the run was in a cluster comes first.
+    """
     decoder = msgspec.json.Decoder(dict[str, Any])
-    for name in (f"{EVENTS_FILE}.1", EVENTS_FILE):
+    names = [f"{part}{EVENTS_FILE}{suffix}" for part in (_IN_CLUSTER, "") for suffix in (".1", "")]
+    for name in names:
         try:
             opened = (folder / name).open("rb")
         except FileNotFoundError:  # for a moment also while the log is rotated
