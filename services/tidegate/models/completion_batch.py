@@ -69,6 +69,8 @@ class CompletionBatch:
         """Some of the completions with their prompts; groups and prompts are renumbered."""
         index_C, rows_C = self._conversations_of(index_B)
         kept_Q, prompt_index_C = _renumbered(self.prompt_index_C[index_C], count=len(self.prompt_lengths_Q))
+        num_groups = int(self.group_index_B.max()) + 1
+        _, group_index_B = _renumbered(self.group_index_B[index_B], count=num_groups)
         lengths_B = self.lengths_B[index_B]
         longest = int(lengths_B.max())
         return CompletionBatch(
@@ -77,9 +79,7 @@ class CompletionBatch:
             tokens_BT=self.tokens_BT[index_B, :longest],
             lengths_B=lengths_B,
             mask_BT=self.mask_BT[index_B, :longest],
-            group_index_B=_renumbered(self.group_index_B[index_B], count=int(self.group_index_B.max()) + 1)[
-                1
-            ],
+            group_index_B=group_index_B,
             rows_C=rows_C,
             lengths_C=self.lengths_C[index_C],
             prompt_index_C=prompt_index_C,

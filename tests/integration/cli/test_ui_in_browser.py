@@ -45,6 +45,8 @@ TRAINED = (
 # A folder may have such a name, and charts read some markup in the names of their lines.
 MARKUP = "<b>bold<b>"
 SCRIPT = "<img src=x onerror='document.body.remove()'><script>document.body.remove()</script>"
+# What follows would be shown from right to left.
+TURN, SPELT = "\u202e", "⟨U+202E⟩"
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("runs")
     write_accounting(place / "segments")
     write_samples(place / "segments")
-    write_completions(place / "completions", prompt=SCRIPT, completion=SCRIPT, verifier_log=SCRIPT)
+    write_completions(
+        place / "completions", prompt=SCRIPT, completion=SCRIPT, verifier_log=f"{SCRIPT}{TURN}drawer"
+    )
     write_accounting(place / MARKUP)
     return place
 
@@ -145,6 +149,7 @@ def test_texts_of_a_run_stay_text(browser: Browser, address: str) -> None:
     wait_for(browser, ".legend", text="0-aaaa@1")
     shown = browser.find_element(By.TAG_NAME, "main").text
     assert shown.count(SCRIPT) >= 2, "the prompt and the verifier's log"
+    assert f"{SCRIPT}{SPELT}drawer" in shown
     assert "null" not in shown
     assert "undefined" not in shown
     assert browser.find_elements(By.CSS_SELECTOR, "main img, main script") == []

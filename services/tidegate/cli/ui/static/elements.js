@@ -1,5 +1,13 @@
 // Elements and texts of the page. All text enters the page as text, never as markup.
 
+// Characters that turn the direction of what follows: with them a text could be shown as another one.
+const TURNS = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
+
+/** A text with such characters spelt out, so that it is read in the order in which it is stored. */
+function spelt(text) {
+  return text.replace(TURNS, (turn) => `\u27e8U+${turn.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}\u27e9`);
+}
+
 /** An element with attributes and children; a child that is no element becomes text, and null is left out. */
 export function el(name, attributes = {}, ...children) {
   const element = document.createElement(name);
@@ -13,7 +21,8 @@ export function el(name, attributes = {}, ...children) {
 
 /** The element with these children instead of its own. */
 export function fill(element, ...children) {
-  element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
+  const wanted = children.flat(Infinity).filter((child) => child !== null && child !== undefined);
+  element.replaceChildren(...wanted.map((child) => (typeof child === "string" ? spelt(child) : child)));
   return element;
 }
 
