@@ -170,14 +170,14 @@ def pack_completions(
     """
     prompts_QP, prompt_lengths_Q = pad_tokens(prompts, what="Prompts", vocabulary_size=vocabulary_size)
     tokens_BT, lengths_B = pad_tokens(completions, what="Completions", vocabulary_size=vocabulary_size)
+    num_tokens: list[int] = lengths_B.numpy().tolist()
     if conversations is None:
         conversations = [
-            [BatchConversation(index, length)]
-            for index, length in zip(group_index, lengths_B.tolist(), strict=False)
+            [BatchConversation(index, length)] for index, length in zip(group_index, num_tokens, strict=False)
         ]
     if len(group_index) != len(completions) or len(conversations) != len(completions):
         raise RecordError(f"{len(completions)} completions need as many groups and lists of conversations")
-    for parts, length in zip(conversations, lengths_B.tolist(), strict=True):
+    for parts, length in zip(conversations, num_tokens, strict=True):
         lengths = [part.num_tokens for part in parts]
         if sum(lengths) != length or min(lengths, default=0) < 1:
             raise RecordError(f"The conversations of a completion of {length} tokens have others")

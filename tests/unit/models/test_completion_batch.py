@@ -214,16 +214,16 @@ def test_gradient_of_split_completions_is_that_of_their_conversations() -> None:
         torch.testing.assert_close(ours.grad, expected.grad, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("conversations", "message"),
-    [
-        ([[BatchConversation(0, 1)]], "have others"),
-        ([[BatchConversation(0, 2), BatchConversation(0, 0)]], "have others"),
-        ([[BatchConversation(1, 2)]], "none of the 1 prompts"),
-        ([], "as many groups"),
-        ([[]], "have others"),
-    ],
-)
+NOT_THEIRS: list[tuple[list[list[BatchConversation]], str]] = [
+    ([[BatchConversation(0, 1)]], "have others"),
+    ([[BatchConversation(0, 2), BatchConversation(0, 0)]], "have others"),
+    ([[BatchConversation(1, 2)]], "none of the 1 prompts"),
+    ([], "as many groups"),
+    ([[]], "have others"),
+]
+
+
+@pytest.mark.parametrize(("conversations", "message"), NOT_THEIRS)
 def test_conversations_that_are_not_a_completions_tokens_are_refused(
     conversations: list[list[BatchConversation]], message: str
 ) -> None:
