@@ -267,6 +267,8 @@ def test_names_of_runs_are_text_in_a_chart_too(browser: Browser, address: str) -
         each.get_attribute("textContent") for each in browser.find_elements(By.CSS_SELECTOR, ".legendtext")
     }
     assert shown == {MARKUP, "segments"}
+    titles = [each.text for each in browser.find_elements(By.CSS_SELECTOR, "figure h2")]
+    assert titles[:3] == ["mean return", "lag max", "lag mean"]
     assert complaints(browser) == []
 
 

@@ -24,8 +24,12 @@ export function titleOf(name) {
   return unit ? `${words} (${unit[1]})` : words;
 }
 
-/** What tells of learning before what tells of time. */
+// What a person looks for: whether it learns, and how old its data is.
+const FIRST = ["mean_return", "mean_reward", "lag_max", "lag_mean"];
+
+/** Scores and lag, then what tells of learning, then what tells of time. */
 export function inOrder(names) {
   const isTime = (name) => name.endsWith("_s") || name === "samples";
-  return [...names.filter((name) => !isTime(name)), ...names.filter(isTime)];
+  const rest = names.filter((name) => !FIRST.includes(name));
+  return [...FIRST.filter((name) => names.includes(name)), ...rest.filter((name) => !isTime(name)), ...rest.filter(isTime)];
 }
