@@ -80,7 +80,7 @@ READERS: Mapping[str, frozenset[str]] = {
     "POLICY": _ALL - {"environment"} | {"operator"},
     "CONTROL": frozenset({"task-queue", "admission", "operator"}),
     "PROGRESS": frozenset({"actor", "operator"}),
-    "EVENTS": frozenset({"weight-distribution", "operator"}),
+    "EVENTS": frozenset({"admission", "weight-distribution", "operator"}),
 }
 CONSUMED = {"TASKS": "actor", "ROLLOUTS": "environment", "TRAJECTORIES": "trajectory-store"}
 STREAM_CALLS = (

@@ -7,10 +7,10 @@ from tidegate.admission.broker_watch import BrokerWatch
 from tidegate.admission.completion import RunCompletion
 from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.external_scaler import ExternalScaler
+from tidegate.admission.kept_events import KeptEvents
 from tidegate.admission.kept_files import PAUSE_FILE, KeptFiles
 from tidegate.admission.kubernetes.main import open_cluster
 from tidegate.admission.loops import Admission
-from tidegate.admission.run_events import RunEvents
 from tidegate.admission.samples import FILE_NAME
 from tidegate.admission.scaling import Scaling
 from tidegate.admission.servicer import AdmissionServicer, ExternalScalerServicer
@@ -71,7 +71,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
         loops["kubernetes"] = cluster[0].run
 
     if settings.listen:
-        loops["events"] = RunEvents(context).follow
+        loops["events"] = KeptEvents(context).follow
 
     records = RecordsServicer(add_lines, folder=Path(settings.data_dir), staging_in=context.data_dir)
 

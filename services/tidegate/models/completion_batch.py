@@ -66,7 +66,7 @@ class CompletionBatch:
         return len(self.rows_C) > len(self.lengths_B)
 
     def rows(self, index_B: Tensor) -> "CompletionBatch":
-        """Some of the completions with their prompts; groups and prompts are renumbered."""
+        """Some of the completions, also repeatedly, with their prompts; groups and prompts are renumbered."""
         index_C, rows_C = self._conversations_of(index_B)
         kept_Q, prompt_index_C = _renumbered(self.prompt_index_C[index_C], count=len(self.prompt_lengths_Q))
         num_groups = int(self.group_index_B.max()) + 1
@@ -87,12 +87,14 @@ class CompletionBatch:
 
     def _conversations_of(self, index_B: Tensor) -> tuple[Tensor, Tensor]:
         """The conversations of some completions, and the place of each one's completion among these."""
-        places_B = torch.full_like(self.lengths_B, -1)
-        places_B[index_B] = torch.arange(len(index_B), device=index_B.device)
-        rows_C = places_B[self.rows_C]
-        index_C = (rows_C >= 0).nonzero()[:, 0]
-        index_C = index_C[rows_C[index_C].argsort(stable=True)]
-        return index_C, rows_C[index_C]
+        num_B = torch.bincount(self.rows_C, minlength=len(self.lengths_B))
+        # A completion's conversations lie side by side.
+        firsts_B = num_B.cumsum(0) - num_B
+        wanted_B = num_B[index_B]
+        rows_C = torch.arange(len(index_B), device=index_B.device).repeat_interleave(wanted_B)
+        begins_B = wanted_B.cumsum(0) - wanted_B
+        places_C = torch.arange(len(rows_C), device=index_B.device) - begins_B[rows_C]
+        return firsts_B[index_B][rows_C] + places_C, rows_C
 
     def conversation_tokens(self) -> Tensor:
         """The tokens (C, T) of each conversation, padded on the right."""

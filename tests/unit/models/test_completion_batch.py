@@ -193,7 +193,7 @@ def assert_each_token_has_the_outputs_of_its_conversation(
         assert not outputs[place, start:, 0].any()
 
 
-@pytest.mark.parametrize("rows", [[0, 1, 2], [0], [2, 0], [1, 2]])
+@pytest.mark.parametrize("rows", [[0, 1, 2], [0], [2, 0], [1, 2], [1, 0, 0, 2, 0]])
 def test_conversations_of_a_completion_do_not_see_each_other(rows: list[int]) -> None:
     model = make_model(value_head=True)
     part = split() if rows == [0, 1, 2] else split().rows(torch.tensor(rows))

@@ -13,7 +13,7 @@ from tidegate.runtime.service import ServiceContext
 EVALUATION = "evaluation"
 
 
-class RunEvents:
+class KeptEvents:
     """Writes ``events.jsonl`` in admission's folder; bounded as the log of `tidegate up`."""
 
     def __init__(self, context: ServiceContext) -> None:
