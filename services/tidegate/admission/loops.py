@@ -91,6 +91,8 @@ class Admission:
         self._loop_stalls = LoopStalls()
         # One sample for each tick of the window.
         self._backlogs: deque[StreamBacklog] = deque(maxlen=max(1, round(config.window_s / config.tick_s)))
+        # A decision of before a pause must not arrive behind the pause: one at a time, each what is in force then.
+        self._publishing = asyncio.Lock()
         self._published: Limits | None = None
         self._published_at_s = 0.0
         self._max_ack_pending = 0
@@ -244,30 +246,31 @@ class Admission:
             self.context.log.warning("pause_not_saved", error=str(error))
         self.context.log.info("pause_set", paused=pause.paused, reason=pause.reason, by=by)
         self._woken.set()
-        await self._publish(self.decision().limits)
+        await self._publish()
         await self._kept.publish()
         await self._event("pause", {"paused": pause.paused, "reason": pause.reason, "by": by})
 
     async def _act(self, decision: Decision) -> None:
         since_s = self.context.clock.monotonic_s() - self._published_at_s
         if decision.limits != self._published or since_s >= self._config.limits_refresh_s:
-            await self._publish(decision.limits)
+            await self._publish()
             # As often as the limits: a recreated consumer has the run file's value.
             self._max_ack_pending = 0
         if decision.max_ack_pending != self._max_ack_pending:
             await self._bound_rollouts(decision.max_ack_pending)
 
-    async def _publish(self, limits: Limits) -> None:
+    async def _publish(self) -> None:
         context = self.context
-        now_s = context.clock.now_s()
-        await context.bus.publish(
-            context.topology.control(TASK_QUEUE),
-            msgspec.json.encode(limits),
-            message_id=f"limits-{now_s:.6f}",
-            deadline_s=self._config.limits_refresh_s,
-        )
-        changed = limits != self._published
-        self._published, self._published_at_s = limits, context.clock.monotonic_s()
+        async with self._publishing:
+            limits, now_s = self.decision().limits, context.clock.now_s()
+            await context.bus.publish(
+                context.topology.control(TASK_QUEUE),
+                msgspec.json.encode(limits),
+                message_id=f"limits-{now_s:.6f}",
+                deadline_s=self._config.limits_refresh_s,
+            )
+            changed = limits != self._published
+            self._published, self._published_at_s = limits, context.clock.monotonic_s()
         if changed:
             fields = msgspec.structs.asdict(limits)
             context.log.info("limits_published", **fields)

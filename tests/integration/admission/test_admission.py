@@ -144,6 +144,30 @@ async def test_pause_is_published_at_once_and_survives_restarts_until_it_is_resu
         assert not (await client(served).limits())[0].paused
 
 
+async def test_limits_that_were_decided_before_a_pause_do_not_arrive_behind_it(
+    make: Callable[[], ServiceContext], heard: list[Limits], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, is_held, go = Bus.publish, asyncio.Event(), asyncio.Event()
+
+    async def hold_first(self: Bus, to: str, data: bytes, **options: Any) -> Any:
+        if to.endswith("ctl.task_queue") and not is_held.is_set():
+            is_held.set()
+            await go.wait()
+        return await publish(self, to, data, **options)
+
+    monkeypatch.setattr(Bus, "publish", hold_first)
+    async with running(build, CONFIG, make()) as served:
+        await is_held.wait()
+        pausing = asyncio.create_task(client(served).set_paused(paused=True, reason="maintenance"))
+        await until(lambda: (served.data_dir / "pause.json").exists())
+        await asyncio.sleep(0.2)  # would be enough for its limits to be published
+        go.set()
+        await pausing
+        assert (await published(served)).paused
+        await until(lambda: len(heard) >= 4)
+    assert [limits.paused for limits in heard] == sorted(limits.paused for limits in heard)
+
+
 async def test_pause_and_budgets_survive_the_loss_of_the_folder_with_its_node(
     make: Callable[[], ServiceContext], heard: list[Limits]
 ) -> None:
