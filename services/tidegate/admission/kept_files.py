@@ -37,14 +37,14 @@ class KeptFiles:
         # An older state that is being repeated must not arrive behind a newer one.
         self._publishing = asyncio.Lock()
 
-    async def restore(self) -> list[str]:
-        """Fill an empty folder, before anything reads it; returns the names of the files that came.
+    async def restore(self) -> None:
+        """Fill an empty folder, before anything reads it.
 
         Raises:
             UnavailableError: JetStream did not answer, or the disk refused a file.
         """
         if (self._folder / MARKER).exists():
-            return []
+            return
         restored: list[str] = []
         topology, bus = self._context.topology, self._context.bus
         for name in FILES:
@@ -57,7 +57,6 @@ class KeptFiles:
         self._write(MARKER, b"")
         if restored:
             self._context.log.warning("state_restored", files=restored)
-        return restored
 
     def _write(self, name: str, data: bytes) -> None:
         try:

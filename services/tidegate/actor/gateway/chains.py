@@ -49,7 +49,7 @@ class Chain(msgspec.Struct, frozen=True, eq=False):
     """A conversation as a trajectory's tensors: P tokens of prompt, T behind it.
 
     ``chosen_T``: True where the policy chose; the others were given between its turns, have logprob 0 and carry the
-    version of the token before them. ``num_turns``: of which the policy's tokens are.
+    version of the token before them.
     """
 
     prompt_tokens_P: Array
@@ -57,8 +57,6 @@ class Chain(msgspec.Struct, frozen=True, eq=False):
     behavior_logprobs_T: Array
     chosen_T: Array
     spans: tuple[VersionSpan, ...]
-    num_turns: int
-    finish_reason: str
 
     @property
     def num_chosen(self) -> int:
@@ -140,11 +138,6 @@ class Recorder:
         return sorted(self.leaves(), key=lambda turn: -turn.num_chosen)[:most]
 
 
-def chain_to(leaf: RecordedTurn) -> Chain:
-    """The chain that ends with a turn."""
-    return _chain(leaf.path())
-
-
 def chains_to(leaves: Sequence[RecordedTurn]) -> list[Chain]:
     """The chains that end with these turns, each turn in the first of them that has it."""
     chains: list[Chain] = []
@@ -207,8 +200,6 @@ def _chain(turns: Sequence[RecordedTurn]) -> Chain:
         behavior_logprobs_T=np.array(logprobs, dtype=np.float32),
         chosen_T=np.array(chosen, dtype=np.bool_),
         spans=_spans(marks, num_tokens=len(tokens)),
-        num_turns=len(turns),
-        finish_reason=turns[-1].finish_reason,
     )
 
 

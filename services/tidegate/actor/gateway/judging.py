@@ -87,10 +87,9 @@ class EpisodeJudge:
             NoRewardError: it has no reward, and the run file drops such episodes.
             TidegateError: the environment cannot score it.
         """
-        leaf = episode.recorder.longest()
-        assert leaf is not None, "an episode to be judged has a turn"
-        num_branches = len(episode.recorder.leaves()) - 1
         trained = self._trained(episode)
+        assert trained, "an episode to be judged has a turn"
+        leaf, num_branches = trained[0], len(episode.recorder.leaves()) - 1
         self._context.stats.add(gateway_stats.BRANCHES_TRAINED, len(trained) - 1)
         self._context.stats.add(gateway_stats.BRANCHES_DROPPED, num_branches + 1 - len(trained))
         if num_branches and self._config.branches == "fail":
@@ -100,7 +99,7 @@ class EpisodeJudge:
             reward = (
                 episode.reward or await self._scored(episode, leaf) or self._without_reward(leaf, why=why)
             )
-        return self._sample(episode, leaf, trained, reward)
+        return self._sample(episode, trained, reward)
 
     def _trained(self, episode: AgentEpisode) -> list[RecordedTurn]:
         """The leaves of the chains that are trained, the longest first."""
@@ -138,16 +137,14 @@ class EpisodeJudge:
             )
         return Reward(0.0, {}, f"no reward: {why}"[:1024])
 
-    def _sample(
-        self, episode: AgentEpisode, leaf: RecordedTurn, trained: Sequence[RecordedTurn], reward: Reward
-    ) -> Sample:
-        chains = chains_to(trained)
+    def _sample(self, episode: AgentEpisode, trained: Sequence[RecordedTurn], reward: Reward) -> Sample:
+        chains, longest = chains_to(trained), trained[0]
         return Sample(
             tensors=tensors_of(chains),
             spans=spans_of(chains),
             num_steps=sum(chain.num_chosen for chain in chains),
-            completion=self._text(leaf),
-            finish_reason=leaf.finish_reason,
+            completion=self._text(longest),
+            finish_reason=longest.finish_reason,
             reward=reward.reward,
             components=reward.components,
             log=reward.log,

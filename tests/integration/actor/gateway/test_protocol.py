@@ -9,7 +9,7 @@ import pytest
 from tests.integration.actor.gateway.harness import CALCULATOR, HELLO, gateway, with_config
 from tests.support.service_harness import until
 from tests.unit.actor.gateway.fakes import END_ID, ChatMlTokenizer, ScriptedEngine, group_task
-from tidegate.actor.gateway.chains import chain_to
+from tidegate.actor.gateway.chains import chains_to
 from tidegate.actor.gateway.episodes import AgentEpisode
 from tidegate.core.records import Sampler
 
@@ -27,7 +27,7 @@ def everything(engine: ScriptedEngine, index: int = -1) -> list[int]:
 def recorded(episode: AgentEpisode) -> list[int]:
     leaf = episode.recorder.longest()
     assert leaf is not None
-    chain = chain_to(leaf)
+    chain = chains_to([leaf])[0]
     return [*chain.prompt_tokens_P.tolist(), *chain.tokens_T.tolist()]
 
 
@@ -79,7 +79,7 @@ async def test_reply_cut_at_its_cap_gets_the_end_that_its_template_wants() -> No
     assert list(harness.engine.seen[1][0].context[: len(before) + 1]) == [*before, END_ID]
     leaf = episode.recorder.longest()
     assert leaf is not None
-    chain = chain_to(leaf)
+    chain = chains_to([leaf])[0]
     assert not chain.chosen_T[4], "an end that the policy did not write is not trained"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.actor.gateway.harness import CALCULATOR, HELLO, gateway, with_config
 from tests.unit.actor.gateway.fakes import ScriptedEngine
-from tidegate.actor.gateway.chains import chain_to
+from tidegate.actor.gateway.chains import chains_to
 from tidegate.actor.gateway.episodes import AgentEpisode
 
 pytestmark = pytest.mark.integration
@@ -26,7 +26,7 @@ def is_recorded_as_seen(episode: AgentEpisode, engine: ScriptedEngine) -> bool:
     """Whether the longest conversation is, token by token, what the engine read and wrote in its last call."""
     leaf = episode.recorder.longest()
     assert leaf is not None
-    chain, (request, written) = chain_to(leaf), engine.seen[-1]
+    chain, (request, written) = chains_to([leaf])[0], engine.seen[-1]
     return [*chain.prompt_tokens_P.tolist(), *chain.tokens_T.tolist()] == [*request.context, *written.tokens]
 
 

@@ -11,7 +11,6 @@ from tidegate.actor.engines.token_port import Continuation
 from tidegate.actor.gateway.chains import (
     RecordedTurn,
     Recorder,
-    chain_to,
     chains_to,
     spans_of,
     tensors_of,
@@ -88,7 +87,7 @@ def test_any_interleaving_of_calls_gives_back_each_chain_token_by_token(
     leaves = recorder.leaves()
     assert {id(leaf) for leaf in leaves} == {id(call.turn) for call in seen} - parents
     for leaf in leaves:
-        call, chain = by_turn[id(leaf)], chain_to(leaf)
+        call, chain = by_turn[id(leaf)], chains_to([leaf])[0]
         everything = [*chain.prompt_tokens_P.tolist(), *chain.tokens_T.tolist()]
         assert everything == [*call.context, *call.written.tokens], "as the engine was given and wrote"
         offset = len(chain.prompt_tokens_P)
@@ -115,7 +114,9 @@ def test_longest_chain_is_the_one_with_most_tokens_of_the_policy(
     recorder, _ = record(forest)
     longest = recorder.longest()
     assert longest is not None
-    assert chain_to(longest).num_chosen == max(chain_to(leaf).num_chosen for leaf in recorder.leaves())
+    assert chains_to([longest])[0].num_chosen == max(
+        chains_to([leaf])[0].num_chosen for leaf in recorder.leaves()
+    )
 
 
 @given(calls(), st.integers(1, 9))
@@ -161,7 +162,7 @@ def test_one_chain_needs_no_division_into_conversations() -> None:
 def test_reply_tokens_carry_the_version_of_the_token_before_them() -> None:
     recorder, _ = record([(-1, [1], [(10, 0), (11, 1)]), (0, [2, 3], [(12, 1), (13, 2)])])
     [leaf] = recorder.leaves()
-    chain = chain_to(leaf)
+    chain = chains_to([leaf])[0]
     assert chain.tokens_T.tolist() == [10, 11, 2, 3, 12, 13]
     assert chain.chosen_T.tolist() == [True, True, False, False, True, True]
     assert chain.spans == (
