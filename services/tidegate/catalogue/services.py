@@ -17,6 +17,7 @@ from tidegate.catalogue import (
     operator,
     process,
     publishing,
+    replication,
     supervisor,
     task_queue,
     telemetry,
@@ -42,13 +43,15 @@ class Declared(msgspec.Struct, frozen=True):
 
 # Under the service's name on the wire.
 DECLARED: dict[str, Declared] = {
-    "task_queue": Declared((task_queue, process), Rate(task_queue.ADMITTED, "admitted/s")),
+    "task_queue": Declared((task_queue, replication, process), Rate(task_queue.ADMITTED, "admitted/s")),
     "actor": Declared(
         (actor, gateway, gpu, inference_server, publishing, process), Rate(actor.STEPS, "steps/s")
     ),
     "inference": Declared((inference, process), Rate(inference.STEPS, "steps/s")),
     "environment": Declared((environment, publishing, process), Rate(environment.SCORED, "scored/s")),
-    "trajectory_store": Declared((trajectory_store, process), Rate(trajectory_store.ACCEPTED, "stored/s")),
+    "trajectory_store": Declared(
+        (trajectory_store, replication, process), Rate(trajectory_store.ACCEPTED, "stored/s")
+    ),
     "learner": Declared((learner, gpu, process), Rate(learner.TRAINED_STEPS, "steps/s")),
     "weight_distribution": Declared(
         (weight_distribution, process), Rate(weight_distribution.PUBLISHED, "versions/s")

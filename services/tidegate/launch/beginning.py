@@ -17,6 +17,7 @@ from tidegate.launch.preflight import Preflight, PreflightError
 from tidegate.launch.run_folder import PROCESSES_JSON
 from tidegate.launch.run_plan import RunPlan
 from tidegate.runtime.files import PRIVATE_UMASK
+from tidegate.runtime.replication.service import check_postgres
 
 
 @contextmanager
@@ -48,6 +49,7 @@ def begun(plan: RunPlan, *, folder: Path) -> Generator[Preflight | None]:
 
     Raises:
         PreflightError: the environment, its settings or the policy cannot work, or its model does not fit this machine.
+        TidegateError: the run is replicated to a PostgreSQL that cannot be used.
     """
     os.umask(PRIVATE_UMASK)  # of everything that this process and its children write
     workload = plan.file.workload
@@ -61,6 +63,7 @@ def begun(plan: RunPlan, *, folder: Path) -> Generator[Preflight | None]:
     try:
         with nothing_left_of_a_refusal(folder):
             check_model_fits(plan)
+            check_postgres(plan.file.postgres)
             load_shared()
             if preflight is not None:
                 preflight.check()

@@ -66,6 +66,8 @@ def named_variables(plan: RunPlan, service: str) -> tuple[str, ...]:
             for verifier in config.verifiers.values()
             if isinstance(verifier, JudgeSettings) and verifier.api_key_env
         )
+    if service in ("task_queue", "trajectory_store") and plan.file.postgres is not None:
+        found += (plan.file.postgres.uri_env,)
     if service == "actor" and config.gateway is not None:
         found += (OPERATOR_KEY_VARIABLE, HOST_VARIABLE, *config.gateway.pass_env)
     return found

@@ -305,6 +305,7 @@ def settings_of(folder: Path, record: RunRecord, file: RunFile) -> Settings:
         task_secret_path=str(folder.resolve() / TASK_SECRET) if record.task_secret else "",
         credentials_dir=str(folder.resolve() / CREDENTIALS),
         files_dir=file.files_dir,
+        postgres=file.postgres,
     )
 
 

@@ -24,6 +24,7 @@ from tidegate.runtime.config import (
 )
 from tidegate.runtime.instances import REPLICATED
 from tidegate.runtime.live_settings import limits_of
+from tidegate.runtime.replication.config import PostgresConfig
 
 # The run id is this name, a dash and a suffix, and names streams: 48 characters at most.
 RunName = Annotated[
@@ -52,7 +53,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``track``: experiment trackers that `tidegate up` runs beside it; ``notify``: a webhook that it posts to;
     ``callbacks``: own code that is told of updates, evaluations, checkpoints and the end. In a cluster nothing reads
     these three: the run's files are in several pods, and Alertmanager sends notices. ``backup``: where `tidegate up`,
-    and in a cluster a container beside admission, copies the run.
+    and in a cluster a container beside admission, copies the run. ``postgres``: where task queue and trajectory store
+    replicate their files.
     """
 
     run: RunName
@@ -71,6 +73,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notify: NotifyConfig | None = None
     callbacks: Annotated[tuple[CallbackConfig, ...], msgspec.Meta(max_length=8)] = ()
     backup: BackupConfig | None = None
+    postgres: PostgresConfig | None = None
     until: str = ""
     drain_timeout_s: PositiveSeconds = 10.0
     broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0

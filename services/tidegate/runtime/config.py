@@ -21,6 +21,7 @@ from tidegate.core.workloads import ONE_MACHINE, Workloads
 from tidegate.runtime.chat_config import ChatConfig
 from tidegate.runtime.environment_settings import RewardConfig, WrapperSettings
 from tidegate.runtime.prompt_sources import VERIFIERS, DatasetConfig, EnvShare, check_envs
+from tidegate.runtime.replication.config import PostgresConfig
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 PositiveSeconds = Annotated[float, msgspec.Meta(gt=0.0)]
@@ -381,6 +382,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     empty: its number. ``files_dir``: the folder of the files that the run file names; empty: the working directory.
     ``until``: the target at which admission ends the run of a cluster; empty on one machine, where
     `tidegate up` ends it. ``workloads``: the objects of a cluster that run the services.
+    ``postgres``: where task queue and trajectory store replicate their files.
     """
 
     run: RunId
@@ -410,3 +412,4 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files_dir: str = ""
     until: str = ""
     workloads: Workloads = ONE_MACHINE
+    postgres: PostgresConfig | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations  # gRPC's classes are generic for the type ch
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -59,13 +59,17 @@ _CHANNEL_OPTIONS: list[tuple[str, int]] = [
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """One servicer of a server. ``raw_*`` replace codecs by method name (see ``wire.chunks``)."""
+    """One servicer of a server. ``raw_*`` replace codecs by method name (see ``wire.chunks``).
+
+    ``before_answer``: awaited before each response leaves, what it was made from included.
+    """
 
     add: Callable[[Any, grpc.aio.Server], None]
     servicer: object
     name: str
     raw_requests: Mapping[str, Callable[[bytes], object]] = field(default_factory=dict[str, Any])
     raw_responses: Mapping[str, Callable[[Any], bytes]] = field(default_factory=dict[str, Any])
+    before_answer: Callable[[], Awaitable[None]] | None = None
 
 
 class _Capture:
@@ -131,6 +135,7 @@ class _Method:
     is_request_streamed: bool
     meter: CallMeter
     on_failure: OnFailure
+    before_answer: Callable[[], Awaitable[None]] | None
 
     def _request(self, received: Any) -> Any:
         if self.is_request_streamed:
@@ -142,7 +147,10 @@ class _Method:
         _enter(context)
         status, started_at_s = "OK", time.perf_counter()
         try:
-            return self.encode(await self.behaviour(self._request(received), context))
+            response = await self.behaviour(self._request(received), context)
+            if self.before_answer is not None:
+                await self.before_answer()
+            return self.encode(response)
         except grpc.aio.BaseError:
             raise  # the call has ended: no caller waits for an answer
         except Exception as raised:
@@ -160,6 +168,8 @@ class _Method:
         status, started_at_s = "OK", time.perf_counter()
         try:
             async for response in self.behaviour(self._request(received), context):
+                if self.before_answer is not None:
+                    await self.before_answer()
                 yield self.encode(response)
         except grpc.aio.BaseError:
             raise  # the call has ended: no caller waits for an answer
@@ -200,6 +210,7 @@ def register(
             is_request_streamed=bool(handler.request_streaming),
             meter=meter,
             on_failure=on_failure,
+            before_answer=registration.before_answer,
         )
         make: Any
         if handler.response_streaming:

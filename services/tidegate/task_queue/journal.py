@@ -111,6 +111,11 @@ class Journal:
         self.dataset_size = 0
 
     @property
+    def connection(self) -> sqlite3.Connection:
+        """The writer's, whose changes are replicated."""
+        return self._db
+
+    @property
     def unpublished_tasks(self) -> int:
         """Tasks that TASKS has not acknowledged yet."""
         return self.next_seq - 1 - self.published_tasks

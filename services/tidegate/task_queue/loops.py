@@ -26,13 +26,14 @@ from tidegate.catalogue.telemetry import (
 )
 from tidegate.core.admission import Admit, Delay, Limits
 from tidegate.core.curriculum import CurriculumState
-from tidegate.core.errors import TidegateError
+from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.core.ids import PolicyVersion
 from tidegate.core.mixed_curriculum import PromptChoice
 from tidegate.core.records import Task
 from tidegate.core.staleness import LineageTree
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.races import ended_within, is_set_within, run_until
+from tidegate.runtime.replication.replica import CaughtUp, on_disk
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.task_secret import TaskSecrets
 from tidegate.runtime.telemetry import is_sampled, messaging
@@ -106,12 +107,15 @@ class TaskQueue:
         policy: PolicyWatch,
         ceiling: Limits,
         secrets: Callable[[], TaskSecrets] | None = None,
+        caught_up: CaughtUp = on_disk,
     ) -> None:
         """``ceiling``: the run file's limits, which hold until admission publishes, and which it cannot exceed.
 
-        ``secrets``: of which the current one signs tasks; None leaves them without a key.
+        ``secrets``: of which the current one signs tasks; None leaves them without a key. ``caught_up``: awaited before
+        a task is published, and before the store is told how far the journal is.
         """
         self._secrets = secrets
+        self.caught_up = caught_up
         self.context = context
         self.config = config
         self.journal = journal
@@ -220,6 +224,10 @@ class TaskQueue:
 
         In bursts, oldest first: a burst that fails ends the attempt, so a full stream holds back one burst, not all.
         """
+        try:
+            await self.caught_up()
+        except UnavailableError:  # the log has it
+            return False
         waiting = self.journal.unpublished(limit=TASKS_PER_TURN_MAX)
         width = self.config.publish_concurrency
         for start in range(0, len(waiting), width):
@@ -313,14 +321,7 @@ class TaskQueue:
         store_away = False
         while not self.context.drain.requested:
             try:
-                answer = await run_until(
-                    self.context.drain.wait(),
-                    self.store.watch_outcomes(
-                        self.journal.cursor,
-                        limit=self.config.outcomes_limit,
-                        max_wait_s=self.config.outcomes_wait_s,
-                    ),
-                )
+                answer = await run_until(self.context.drain.wait(), self._more_outcomes())
             except TidegateError as error:
                 if not error.retryable:
                     raise
@@ -337,6 +338,13 @@ class TaskQueue:
             # A page may hold nothing and still move the cursor, such as the last one of the present states.
             if answer is not None and (answer[0] or answer[1] != self.journal.cursor):
                 self.take_outcomes(*answer)
+
+    async def _more_outcomes(self) -> tuple[list[Outcome], int]:
+        """Behind the cursor, up to which the store then forgets them."""
+        await self.caught_up()
+        return await self.store.watch_outcomes(
+            self.journal.cursor, limit=self.config.outcomes_limit, max_wait_s=self.config.outcomes_wait_s
+        )
 
     def take_outcomes(self, outcomes: list[Outcome], next_cursor: int) -> None:
         """Follow one piece of the outcome log."""

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from tidegate.core.curriculum import Curriculum, Strategy
 from tidegate.core.errors import ConfigError
+from tidegate.core.ids import RunId
 from tidegate.core.mixed_curriculum import MixedCurriculum, PromptChoice
 from tidegate.core.own_weights import too_many_bins
 from tidegate.runtime.config import Settings, WorkloadConfig
 from tidegate.runtime.live_settings import run_file_limits
 from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.replication.opening import Kind
+from tidegate.runtime.replication.service import ServiceReplica
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.settings_loop import follow_settings
 from tidegate.runtime.snapshots.servicer import RecordsServicer, SnapshotServicer
@@ -21,7 +24,7 @@ from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE, Dataset, open
 from tidegate.task_queue.dataset_import import import_dataset
 from tidegate.task_queue.evaluation import Evaluation
 from tidegate.task_queue.journal import Journal, open_journal
-from tidegate.task_queue.journal_file import FILE_NAME
+from tidegate.task_queue.journal_file import FILE_NAME, SCHEMA_VERSION
 from tidegate.task_queue.loops import TaskQueue, TaskSource
 from tidegate.task_queue.own_curriculum.loop import WeightsLoop
 from tidegate.task_queue.own_curriculum.process import CurriculumDeadlines, CurriculumProcess
@@ -52,7 +55,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         check_held_out(data / HELD_OUT_FILE, settings.workload)
 
     path = context.data_dir / FILE_NAME
-    journal = open_journal(path, run_id=settings.run)
+    journal, replica = await _open_replicated(context, path)
     journal.keep_dataset_size(len(prompts) if prompts is not None else 0)
     journal.set_retired(retired=False)
     policy = PolicyWatch(context)
@@ -67,6 +70,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         policy=policy,
         ceiling=ceiling,
         secrets=read_task_secrets(settings),
+        caught_up=replica.caught_up,
     )
     context.live.on_change(lambda: queue.change_ceiling(run_file_limits(settings, context.live.staleness)))
     sweep = Sweep(queue)
@@ -78,18 +82,20 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         "admit": queue.admit,
         "sweep": sweep.run,
         "settings": partial(follow_settings, context),
+        **replica.loops(),
     }
     if config.evaluation_every_versions:
         loops["evaluation"] = Evaluation(queue).run
     process = None
     if curriculum is not None and (own := config.own_curriculum(folder=settings.files_dir)) is not None:
-        process = CurriculumProcess(own, _deadlines(config), environ=os.environ)
+        process = CurriculumProcess(own, _deadlines(config), environ=_without_secrets(settings))
         weights = _weights(context, curriculum, process, journal=journal, policy=policy)
         loops |= {"curriculum": weights.run, "admit": partial(_admit, queue, weights)}
 
     async def close() -> None:
         if process is not None:
             await process.close()
+        await replica.close()
         journal.close()
         if prompts is not None:
             prompts.close()
@@ -102,9 +108,32 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     records = RecordsServicer(partial(add_journal, path=path), folder=folder, staging_in=context.data_dir)
     return ServiceParts(
         loops=loops,
-        servicers=[servicer.registration(), snapshots.registration(), records.registration()],
+        servicers=[
+            servicer.registration(replica.caught_up),
+            snapshots.registration(),
+            records.registration(),
+        ],
         close=close,
     )
+
+
+async def _open_replicated(context: ServiceContext, path: Path) -> tuple[Journal, ServiceReplica]:
+    create = partial(_create_journal, run_id=context.settings.run)
+    replica = ServiceReplica(context, Kind(context.settings.run, SCHEMA_VERSION, path, create))
+    await replica.begin()
+    journal = open_journal(path, run_id=context.settings.run)
+    await replica.follow(journal.connection)
+    return journal, replica
+
+
+def _create_journal(path: Path, *, run_id: RunId) -> None:
+    open_journal(path, run_id=run_id).close()
+
+
+def _without_secrets(settings: Settings) -> dict[str, str]:
+    """The environment of code that is not the platform's own."""
+    secret = settings.postgres.uri_env if settings.postgres is not None else ""
+    return {name: value for name, value in os.environ.items() if name != secret}
 
 
 def _workload(settings: Settings) -> Workload:

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from tidegate.core.audit import JournalTotals
+from tidegate.runtime.replication.replica import CaughtUp, on_disk
 from tidegate.runtime.rpc import Registration
 from tidegate.runtime.threads import iterate_in_thread
 from tidegate.task_queue.journal import Journal, moment
@@ -61,9 +62,11 @@ class TaskQueueServicer(pb_grpc.TaskQueueServiceServicer):
         await self._sweep.retire(reason=request.reason)
         return pb.RetireResponse()
 
-    def registration(self) -> Registration:
-        """How the server of this service adds it."""
-        return Registration(pb_grpc.add_TaskQueueServiceServicer_to_server, self, NAME)
+    def registration(self, caught_up: CaughtUp = on_disk) -> Registration:
+        """How the server of this service adds it; answers wait for the journal's replica."""
+        return Registration(
+            pb_grpc.add_TaskQueueServiceServicer_to_server, self, NAME, before_answer=caught_up
+        )
 
 
 def _totals(totals: JournalTotals) -> pb.GetJournalResponse:

@@ -123,6 +123,7 @@ class Sweep:
             await self._drop(batch, reason="retired", detail=self._retired_because)
 
     async def _drop(self, ids: list[TrajectoryId], *, reason: DropReason, detail: str) -> int:
+        await self._queue.caught_up()
         return await self._queue.store.drop_unarrived(
             [Dropped(trajectory, reason, detail) for trajectory in ids],
             proof=proof_of_queue(ids, self._queue.secret),

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import cycle
 
 from tidegate.catalogue import trajectory_store as statistics
@@ -26,6 +26,7 @@ from tidegate.core.records import DROP_REASONS
 from tidegate.runtime.consumer import Consumer, Delivery
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.races import is_set_within
+from tidegate.runtime.replication.replica import CaughtUp
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
@@ -58,10 +59,17 @@ class IntakeLoop:
     """
 
     def __init__(
-        self, context: ServiceContext, config: TrajectoryStoreConfig, store: Store, policy: PolicyWatch
+        self,
+        context: ServiceContext,
+        config: TrajectoryStoreConfig,
+        store: Store,
+        policy: PolicyWatch,
+        *,
+        caught_up: CaughtUp,
     ) -> None:
         """Nothing is read before ``run``. ``policy`` reports versions before trajectories of them arrive."""
         self._policy = policy
+        self._caught_up = caught_up
         self._context = context
         self._config = config
         self._store = store
@@ -141,6 +149,8 @@ class IntakeLoop:
             context.log.warning("disk_not_writable", error=str(error), messages=len(messages))
             await context.drain.sleep(BACKOFF_S)
             return
+        if not await self._is_kept():
+            return
         refused = {id(refusal.message): refusal for refusal in intake.refused}
         for delivery, message in zip(deliveries, messages, strict=True):
             refusal = refused.get(id(message))
@@ -150,6 +160,17 @@ class IntakeLoop:
                 await self._refuse(delivery, refusal)
         if context.telemetry.enabled:
             self._trace(intake.accepted, received_at_s=received_at_s)
+
+    async def _is_kept(self) -> bool:
+        """Whether the ledger's replica has what arrived; else the messages come again, and are duplicates."""
+        while True:
+            try:
+                await self._caught_up()
+            except UnavailableError:  # the log has it
+                if await self._context.drain.sleep(BACKOFF_S):
+                    return False
+            else:
+                return True
 
     async def _refuse(self, delivery: Delivery, refusal: Refusal) -> None:
         """Keep the message in QUARANTINE, drop its trajectories, and end its delivery."""
@@ -165,6 +186,7 @@ class IntakeLoop:
                 context.service, delivery.data, reason=refusal.reason, headers=delivery.headers
             )
             self._store.refuse(refusal, now_s=context.clock.now_s())
+            await self._caught_up()
         except TidegateError as error:  # whatever a broker says to it, one message ends no store
             context.log.warning("quarantine_postponed", sequence=delivery.sequence, error=str(error))
             return  # redelivered later
@@ -203,9 +225,16 @@ class ExpiryLoop:
     """Drops what left the staleness budget, and holds the bounds that only time overruns. Waits for time."""
 
     def __init__(
-        self, context: ServiceContext, config: TrajectoryStoreConfig, store: Store, policy: PolicyWatch
+        self,
+        context: ServiceContext,
+        config: TrajectoryStoreConfig,
+        store: Store,
+        policy: PolicyWatch,
+        *,
+        is_away: Callable[[], bool],
     ) -> None:
-        """``policy`` reports versions between two leases."""
+        """``policy`` reports versions between two leases. ``is_away``: whether answers wait for the replica."""
+        self._is_away = is_away
         self._context = context
         self._config = config
         self._store = store
@@ -226,7 +255,9 @@ class ExpiryLoop:
 
     async def _expire_leases(self) -> None:
         clock = self._context.clock
-        for lease in self._store.expire_leases(monotonic_s=clock.monotonic_s(), now_s=clock.now_s()):
+        for lease in self._store.expire_leases(
+            monotonic_s=clock.monotonic_s(), now_s=clock.now_s(), is_away=self._is_away()
+        ):
             told = {
                 "batch": lease.batch_id,
                 "learner": lease.learner_id,

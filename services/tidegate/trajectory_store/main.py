@@ -7,13 +7,20 @@ from pathlib import Path
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.policy_watch import PolicyWatch
+from tidegate.runtime.replication.opening import Kind
+from tidegate.runtime.replication.service import ServiceReplica
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.settings_loop import follow_settings
 from tidegate.runtime.snapshots.servicer import RecordsServicer, SnapshotServicer
 from tidegate.runtime.task_secret import TaskSecrets, read_task_secrets
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.ledger import Ledger
 from tidegate.trajectory_store.loops import DrainLoop, ExpiryLoop, IntakeLoop, ReportLoop
+from tidegate.trajectory_store.payload_replica import PayloadReplica
 from tidegate.trajectory_store.replay.plan import plan_replay
+from tidegate.trajectory_store.replay.replay import REPLAY_FOLDER
+from tidegate.trajectory_store.schema import LEDGER_FILE, SCHEMA_VERSION
+from tidegate.trajectory_store.segments import SEGMENTS_FOLDER
 from tidegate.trajectory_store.servicer import TrajectoryStoreServicer
 from tidegate.trajectory_store.snapshot import add_ledger, ledger_moment
 from tidegate.trajectory_store.store import Store
@@ -48,6 +55,17 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
         context.log.warning(
             "tasks_not_signed", why="no secret of tasks is configured: every message is believed"
         )
+    replica = ServiceReplica(
+        context,
+        Kind(
+            run_id=settings.run,
+            schema_version=SCHEMA_VERSION,
+            path=context.data_dir / LEDGER_FILE,
+            create=partial(_create_ledger, run_id=settings.run),
+        ),
+        files=PayloadReplica(context.data_dir / SEGMENTS_FOLDER, replay=context.data_dir / REPLAY_FOLDER),
+    )
+    await replica.begin()
     store = Store(
         context.data_dir,
         run_id=settings.run,
@@ -56,6 +74,7 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
         replay=replay,
         task_secrets=partial(_accepted, secrets, context.clock) if secrets is not None else None,
     )
+    await replica.follow(store.ledger.connection)
     servicer = TrajectoryStoreServicer(store, context.clock, budget=context.live.limits)
     policy = PolicyWatch(context)
     folder, ledger = Path(settings.data_dir), store.ledger_path
@@ -65,20 +84,30 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
     records = RecordsServicer(partial(add_ledger, path=ledger), folder=folder, staging_in=context.data_dir)
 
     async def close() -> None:
+        await replica.close()
         store.close()
 
     return ServiceParts(
         loops={
-            "intake": IntakeLoop(context, config, store, policy).run,
-            "expiry": ExpiryLoop(context, config, store, policy).run,
+            "intake": IntakeLoop(context, config, store, policy, caught_up=replica.caught_up).run,
+            "expiry": ExpiryLoop(context, config, store, policy, is_away=lambda: replica.is_away).run,
             "policy": policy.run,
             "report": ReportLoop(context, store).run,
             "drain": DrainLoop(context, servicer).run,
             "settings": partial(follow_settings, context),
+            **replica.loops(),
         },
-        servicers=[servicer.registration(), snapshots.registration(), records.registration()],
+        servicers=[
+            servicer.registration(replica.caught_up),
+            snapshots.registration(),
+            records.registration(),
+        ],
         close=close,
     )
+
+
+def _create_ledger(path: Path, *, run_id: str) -> None:
+    Ledger.open(path, run_id=run_id).close()
 
 
 def _accepted(secrets: Callable[[], TaskSecrets], clock: Clock) -> tuple[bytes, ...]:

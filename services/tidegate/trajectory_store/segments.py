@@ -16,6 +16,7 @@ from tidegate.runtime.files import LOST_ERRNOS, sync_folder
 from tidegate.trajectory_store.state import Location
 from tidegate.wire.frame import verify_frame
 
+SEGMENTS_FOLDER = "segments"
 _NAME = re.compile(r"^(\d{8})\.frames$")
 # Buffers that one writev call takes; POSIX promises at least 16, Linux takes 1024.
 _BUFFERS_MAX = 512
@@ -26,6 +27,11 @@ READERS_MAX = 64
 def segment_path(folder: Path, segment: int) -> Path:
     """The file of a segment."""
     return folder / f"{segment:08d}.frames"
+
+
+def segments_in(folder: Path) -> set[int]:
+    """The segments of a folder, empty ones and the one that is written included."""
+    return {int(match[1]) for name in os.listdir(folder) if (match := _NAME.match(name))}
 
 
 class FrameCache:
@@ -77,9 +83,7 @@ class Segments:
         self._flush = durability == "power_loss"
         self._cache = FrameCache(max_bytes=cache_bytes)
         self._sizes = {
-            int(match[1]): entry.stat().st_size
-            for entry in folder.iterdir()
-            if (match := _NAME.match(entry.name))
+            segment: segment_path(folder, segment).stat().st_size for segment in segments_in(folder)
         }
         # Readers' descriptors by segment: closed with the segment, or for another one.
         self._readers: dict[int, int] = {}

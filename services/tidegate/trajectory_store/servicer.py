@@ -16,6 +16,7 @@ from tidegate.core.records import DropReason
 from tidegate.core.staleness import Fresh, StalenessLimits, tighter
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.races import is_set_within
+from tidegate.runtime.replication.replica import CaughtUp, on_disk
 from tidegate.runtime.rpc import Registration
 from tidegate.runtime.threads import WorkerThread, iterate_in_thread
 from tidegate.trajectory_store.opening_rate import OpeningRate
@@ -103,8 +104,8 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         # As in the learner's last request.
         self._batch_size = 0
 
-    def registration(self) -> Registration:
-        """How the lifecycle serves it: bulk chunks go around protobuf."""
+    def registration(self, caught_up: CaughtUp = on_disk) -> Registration:
+        """How the lifecycle serves it: bulk chunks go around protobuf, and answers wait for the replica."""
         return Registration(
             add=add_TrajectoryStoreServiceServicer_to_server,
             servicer=self,
@@ -115,6 +116,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
                 "SampleBatch": chunk_serializer(SAMPLE_CHUNK_FIELD),
                 "ReadUpdate": chunk_serializer(UPDATE_CHUNK_FIELD),
             },
+            before_answer=caught_up,
         )
 
     def stop_waiting(self) -> None:
@@ -393,9 +395,7 @@ class TrajectoryStoreServicer(TrajectoryStoreServiceServicer):
         )
 
     async def UploadPayload(
-        self,
-        request_iterator: AsyncIterator[pb.UploadPayloadRequest | memoryview],
-        context: _Context,
+        self, request_iterator: AsyncIterator[pb.UploadPayloadRequest | memoryview], context: _Context
     ) -> pb.UploadPayloadResponse:
         """Keep a frame that is too large for a message, until its message comes."""
         requests = _without_silence(request_iterator)

@@ -24,10 +24,10 @@ from tidegate.trajectory_store.lease_deadlines import LeaseDeadlines
 from tidegate.trajectory_store.ledger import Accepted, Ledger
 from tidegate.trajectory_store.reading import status_of
 from tidegate.trajectory_store.replay.plan import ReplayPlan
-from tidegate.trajectory_store.replay.replay import Replay, check_kind
+from tidegate.trajectory_store.replay.replay import REPLAY_FOLDER, Replay, check_kind
 from tidegate.trajectory_store.rows import Arrival
 from tidegate.trajectory_store.schema import LEDGER_FILE
-from tidegate.trajectory_store.segments import Segments
+from tidegate.trajectory_store.segments import SEGMENTS_FOLDER, Segments
 from tidegate.trajectory_store.state import Batch, BatchLease, Location, batch_of
 from tidegate.trajectory_store.uploads import UploadArea
 from tidegate.trajectory_store.wake import Wake
@@ -84,7 +84,7 @@ class Store:
             newest_step = self.ledger.newest_step
             self.admission = AdmissionCheck(task_secrets, run_id=run_id, newest_step=newest_step)
             self._segments = Segments(
-                folder / "segments",
+                folder / SEGMENTS_FOLDER,
                 segment_bytes=config.segment_bytes,
                 cache_bytes=config.frame_cache_bytes,
                 durability=config.durability,
@@ -102,7 +102,7 @@ class Store:
             self.replay: Replay | None = None
             if replay is not None:
                 self.replay = Replay(
-                    folder / "replay", replay, self.ledger, dropped=self._dropped, now_s=now_s
+                    folder / REPLAY_FOLDER, replay, self.ledger, dropped=self._dropped, now_s=now_s
                 )
                 opened.callback(self.replay.close)
             self._opened = opened.pop_all()
@@ -329,9 +329,10 @@ class Store:
         self._deadlines.renew(batch_id for batch_id in kept if batch_id in self.ledger.leases)
         return [batch_id for batch_id in batch_ids if batch_id not in kept]
 
-    def expire_leases(self, *, monotonic_s: float, now_s: float) -> list[BatchLease]:
-        """End the leases that their learners did not renew in time; returns them."""
+    def expire_leases(self, *, monotonic_s: float, now_s: float, is_away: bool = False) -> list[BatchLease]:
+        """End the leases that their learners did not renew in time; returns them. While it is away nobody could."""
         leases = self.ledger.leases
+        self._deadlines.renew(leases if is_away else ())
         overdue = [leases[name] for name in self._deadlines.overdue(leases.keys(), now_s=monotonic_s)]
         for lease in overdue:
             self.release(lease.batch_id, dropped=(), now_s=now_s, expired=True)

@@ -47,6 +47,9 @@ async def test_file_that_cannot_be_removed_does_not_end_the_store(tmp_path: Path
         log=SimpleNamespace(warning=warn),
     )
     policy = SimpleNamespace(head=None)
-    await ExpiryLoop(cast("ServiceContext", context), config, store, cast("PolicyWatch", policy)).run()
+    loop = ExpiryLoop(
+        cast("ServiceContext", context), config, store, cast("PolicyWatch", policy), is_away=lambda: False
+    )
+    await loop.run()
     assert warned == ["disk_not_writable"]
     store.close()

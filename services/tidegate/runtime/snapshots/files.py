@@ -11,6 +11,7 @@ import msgspec
 
 from tidegate.core.errors import TidegateError
 from tidegate.runtime.backup_state import NoSpaceError
+from tidegate.runtime.replication.changes import forget_replica
 from tidegate.wire.snapshots import SnapshotOpened, SnapshotRequest
 
 # What is left to the run while its databases are copied on its disk.
@@ -76,8 +77,9 @@ class SnapshotFiles:
             )
         copied = self.staging / path.name
         try:
-            with closing(sqlite3.connect(copied)) as copy:
+            with closing(sqlite3.connect(copied, isolation_level=None)) as copy:
                 source.backup(copy)
+                forget_replica(copy)
         except sqlite3.OperationalError as error:  # a damaged page is another error
             raise NoSpaceError(
                 f"{path.name} could not be copied for a backup",

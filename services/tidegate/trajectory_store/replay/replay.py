@@ -35,6 +35,7 @@ from tidegate.trajectory_store.state import BatchLease, Location
 from tidegate.wire.clients.trajectory_store import Consumption, Dropped
 from tidegate.wire.columns import EpisodeRow
 
+REPLAY_FOLDER = "replay"
 # Episodes reported with the next batch; more end between two batches only while the learner is away.
 EPISODES_MAX = 1024
 NOT_ON_DISK = "its page is not on disk: a crash cut its write, or a power cut took it"

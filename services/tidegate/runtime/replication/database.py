@@ -1,0 +1,330 @@
+"""The replica in PostgreSQL: a schema of its own for each run and service, with the tables of the file.
+
+Synchronous; one thread at a time uses it. Every statement has a deadline, of the server and of the connection.
+"""
+
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import psycopg
+from blake3 import blake3
+from psycopg import errors as postgres_errors
+
+from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
+from tidegate.runtime.replication.changes import ROWS_AT_ONCE, ChangedRows
+from tidegate.runtime.replication.ownership import Remote, taken_over
+from tidegate.runtime.replication.replicated_files import ReplicatedFiles, sql
+from tidegate.runtime.replication.tables import Table
+from tidegate.runtime.replication.texts import from_postgres, to_postgres
+
+CONNECT_S = 5
+STATEMENT_MS = 10_000
+# A server that hangs answers no statement's end: the connection of a call that gets nowhere for so long is cut.
+SILENT_S = 12.0
+# PostgreSQL cuts longer names off, and two of them could become one.
+_NAME_CHARS_MAX = 63
+_HASH_CHARS = 8
+
+_REPLICA_TABLE = """
+CREATE TABLE IF NOT EXISTS {schema}.replica (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    run_id text NOT NULL,
+    schema_version integer NOT NULL,
+    epoch bigint NOT NULL,
+    whole boolean NOT NULL,
+    heard_at timestamptz NOT NULL
+)
+"""
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def schema_name(run_id: str, service: str) -> str:
+    """The schema of one service of a run: readable, and another one for each run id."""
+    words = re.sub(r"[^a-z0-9]+", "_", f"tidegate_{run_id}_{service}".lower())
+    digest = blake3(f"{run_id}\0{service}".encode()).hexdigest()[:_HASH_CHARS]
+    return f"{words[: _NAME_CHARS_MAX - _HASH_CHARS - 1].rstrip('_')}_{digest}"
+
+
+def check_server(uri: str) -> None:
+    """Connect once.
+
+    Raises:
+        UnavailableError: it does not answer.
+        ConfigError: it refuses this user.
+    """
+    try:
+        _connect(uri).close()
+    except psycopg.Error as error:
+        raise _explained(error) from error
+
+
+class ReplicaDatabase:
+    """One service's replica. It connects when it is needed, and again after any failure."""
+
+    def __init__(self, uri: str, *, schema: str, files: ReplicatedFiles | None = None) -> None:
+        """``uri``: as libpq has it; empty: libpq's own environment variables. Nothing is opened yet."""
+        self._uri = uri
+        self.schema = schema
+        self._files = files
+        self._open: Connection | None = None
+        self._opening = threading.Lock()
+        self._progressed_at_s = time.monotonic()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        with self._opening:
+            if self._open is not None:
+                self._open.close()
+                self._open = None
+
+    def cut_if_silent(self) -> None:
+        """Called by another thread: end a call that gets nowhere, with ``UnavailableError``."""
+        with self._opening:
+            if self._open is not None and time.monotonic() - self._progressed_at_s > SILENT_S:
+                with closing(socket.socket(fileno=os.dup(self._open.fileno()))) as connection:
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def read(self) -> Remote | None:
+        """Who owns the replica; None before there is one.
+
+        Raises:
+            UnavailableError: PostgreSQL does not answer.
+            ConfigError: it refuses this user.
+        """
+        with self._connected() as db:
+            known = db.execute(
+                "SELECT 1 FROM pg_tables WHERE schemaname = %s AND tablename = 'replica'", (self.schema,)
+            ).fetchone()
+            if known is None:
+                return None
+            found = db.execute(
+                sql(
+                    "SELECT run_id, schema_version, epoch, whole,"
+                    f" extract(epoch FROM clock_timestamp() - heard_at)::float8 FROM {self.schema}.replica"
+                )
+            ).fetchone()
+            return None if found is None else Remote(*found)
+
+    def take(self, *, run_id: str, schema_version: int, seen_epoch: int | None) -> int:
+        """Become the owner after ``seen_epoch`` (None: there was none); returns the epoch.
+
+        Raises:
+            ConflictError: another process was faster.
+            UnavailableError, ConfigError: as ``read``.
+        """
+        with self._connected() as db, db.transaction():
+            if seen_epoch is None:
+                db.execute(sql(f"CREATE SCHEMA IF NOT EXISTS {self.schema}"))
+                db.execute(sql(_REPLICA_TABLE.format(schema=self.schema)))
+                taken = db.execute(
+                    sql(
+                        f"INSERT INTO {self.schema}.replica (run_id, schema_version, epoch, whole, heard_at)"
+                        " VALUES (%s, %s, 1, false, clock_timestamp()) ON CONFLICT DO NOTHING RETURNING epoch"
+                    ),
+                    (run_id, schema_version),
+                ).fetchone()
+            else:
+                taken = db.execute(
+                    sql(
+                        f"UPDATE {self.schema}.replica SET epoch = epoch + 1, heard_at = clock_timestamp()"
+                        " WHERE epoch = %s RETURNING epoch"
+                    ),
+                    (seen_epoch,),
+                ).fetchone()
+        if taken is None:
+            raise taken_over(self.schema)
+        return int(taken[0])
+
+    def layout(self) -> dict[str, tuple[str, ...]]:
+        """The columns of each replicated table, by its name.
+
+        Raises:
+            UnavailableError, ConfigError: as ``read``.
+        """
+        with self._connected() as db:
+            found = db.execute(
+                "SELECT table_name, array_agg(column_name::text ORDER BY ordinal_position)"
+                " FROM information_schema.columns WHERE table_schema = %s GROUP BY table_name",
+                (self.schema,),
+            )
+            return {name: tuple(columns) for name, columns in found}
+
+    def copy(self, tables: Sequence[Table], changes: Iterable[ChangedRows], *, epoch: int) -> None:
+        """Replace what is there by whole tables, in one transaction: what was there stays until the end.
+
+        Raises:
+            ConflictError: another process owns the replica.
+            UnavailableError, ConfigError: as ``read``.
+        """
+        with self._connected() as db, db.transaction():
+            self._hold(db, epoch)
+            for table in tables:
+                db.execute(sql(f"DROP TABLE IF EXISTS {self._named(table)}"))
+                columns = ", ".join(f'"{n}" {t}' for n, t in zip(table.columns, table.types, strict=True))
+                db.execute(
+                    sql(f"CREATE TABLE {self._named(table)} ({columns}, PRIMARY KEY ({_listed(table.key)}))")
+                )
+            if self._files is not None:
+                self._files.create(db, self.schema)
+            self._push_all(db, changes)
+            db.execute(sql(f"UPDATE {self.schema}.replica SET whole = true"))
+
+    def push(self, changes: Iterable[ChangedRows], *, epoch: int) -> None:
+        """Write changed rows, all or none, and be heard of.
+
+        Raises:
+            ConflictError: another process owns the replica.
+            UnavailableError: PostgreSQL does not answer, or its disk is full; nothing was written, or all of it.
+            ConfigError: it refuses this user.
+        """
+        with self._connected() as db, db.transaction():
+            # Held until the end: an owner to come waits for these rows, and none of before can add to them.
+            self._hold(db, epoch)
+            self._push_all(db, changes)
+
+    def rows(self, name: str, columns: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
+        """Columns of all rows of a table, in portions.
+
+        Raises:
+            UnavailableError, ConfigError: as ``read``.
+        """
+        with self._connected() as db, db.transaction(), db.cursor("rows", binary=True) as cursor:
+            cursor.execute(sql(f'SELECT {_listed(columns)} FROM {self.schema}."{name}"'))
+            while portion := cursor.fetchmany(ROWS_AT_ONCE):
+                self._progress()
+                yield [
+                    tuple([from_postgres(value) if isinstance(value, str) else value for value in row])
+                    for row in portion
+                ]
+                self._progress()
+
+    def fill_files(self) -> None:
+        """Write what belongs to the rows into the folder of the service.
+
+        Raises:
+            UnavailableError, ConfigError: as ``read``.
+            OSError: the disk is full or does not answer.
+        """
+        if self._files is not None:
+            with self._connected() as db:
+                self._files.fill(db, self.schema)
+
+    def _hold(self, db: Connection, epoch: int) -> None:
+        held = db.execute(
+            sql(f"UPDATE {self.schema}.replica SET heard_at = clock_timestamp() WHERE epoch = %s"),
+            (epoch,),
+        )
+        if held.rowcount != 1:
+            raise taken_over(self.schema)
+
+    def _push_all(self, db: Connection, changes: Iterable[ChangedRows]) -> None:
+        for changed in changes:
+            self._progress()
+            self._push(db, changed)
+            if self._files is not None:
+                self._files.push(db, self.schema, changed)
+        if self._files is not None:
+            self._files.finish(db, self.schema)
+
+    def _push(self, db: Connection, changed: ChangedRows) -> None:
+        table, name = changed.table, self._named(changed.table)
+        if changed.rows:
+            others = [column for column in table.columns if column not in table.key]
+            update = ", ".join(f'"{column}" = EXCLUDED."{column}"' for column in others)
+            arrays = ", ".join(f"%b::{kind}[]" for kind in table.types)
+            db.execute(
+                sql(
+                    f"INSERT INTO {name} ({_listed(table.columns)}) SELECT * FROM unnest({arrays})"
+                    f" ON CONFLICT ({_listed(table.key)}) DO {f'UPDATE SET {update}' if others else 'NOTHING'}"
+                ),
+                _columns(changed.rows, table.types),
+            )
+        if changed.gone:
+            arrays = ", ".join(f"%b::{kind}[]" for kind in table.key_types)
+            db.execute(
+                sql(f"DELETE FROM {name} WHERE ({_listed(table.key)}) IN (SELECT * FROM unnest({arrays}))"),
+                _columns(changed.gone, table.key_types),
+            )
+
+    def _progress(self) -> None:
+        self._progressed_at_s = time.monotonic()
+
+    def _named(self, table: Table) -> str:
+        return f'{self.schema}."{table.name}"'
+
+    @contextmanager
+    def _connected(self) -> Generator[Connection]:
+        """The connection, closed when anything fails: what became of an open transaction may be unknown."""
+        self._progress()
+        try:
+            if self._open is None:
+                opened = _connect(self._uri)
+                with self._opening:
+                    self._open = opened
+                self._progress()
+            yield self._open
+        except TidegateError:
+            self.close()
+            raise
+        except psycopg.Error as error:
+            self.close()
+            raise _explained(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+
+def _connect(uri: str) -> Connection:
+    return psycopg.connect(
+        uri,
+        autocommit=True,
+        connect_timeout=CONNECT_S,
+        application_name="tidegate",
+        options=f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={STATEMENT_MS}",
+        keepalives_idle=CONNECT_S,
+        keepalives_interval=1,
+        keepalives_count=3,
+        tcp_user_timeout=STATEMENT_MS,
+    )
+
+
+_REFUSALS = (
+    postgres_errors.InvalidAuthorizationSpecification,
+    postgres_errors.InvalidPassword,
+    postgres_errors.InsufficientPrivilege,
+    postgres_errors.InvalidCatalogName,
+)
+
+
+def _explained(error: psycopg.Error) -> TidegateError:
+    why = " ".join(str(error).split())
+    if isinstance(error, _REFUSALS):
+        return ConfigError(
+            "PostgreSQL refuses the user of the replica",
+            why=why,
+            fix="check the address and the password, and grant the user CREATE on the database",
+        )
+    return UnavailableError(
+        "PostgreSQL does not answer, or refuses what its replica needs",
+        why=why,
+        fix="see that it runs, can be reached, knows the user and has free space; nothing was lost",
+    )
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], types: Sequence[str]) -> list[list[Any]]:
+    """Rows as an array for each column."""
+    return [
+        to_postgres(column) if kind == "text" else list(column)
+        for column, kind in zip(zip(*rows, strict=True), types, strict=True)
+    ]
+
+
+def _listed(columns: Iterable[str]) -> str:
+    return ", ".join(f'"{column}"' for column in columns)

@@ -1,0 +1,90 @@
+"""Whether a service may take a replica, and whether its file or the replica is the truth.
+
+A replica has one owner at a time, numbered by its epoch. Taking it raises the epoch, after which every push of an
+earlier owner is refused.
+"""
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from tidegate.core.errors import ConflictError, StaleFolderError
+
+# An owner pushes or says that it is there once a second; one that was silent for so long is taken for dead.
+SILENT_S = 5.0
+
+# What a start does: copy the whole file into a new replica, push what the file is ahead by, or fill the file.
+Plan: TypeAlias = Literal["copy", "push", "fill"]
+
+
+class Local(msgspec.Struct, frozen=True):
+    """The file of this start. ``epoch``: None for one that was not replicated, or without its notes."""
+
+    exists: bool
+    epoch: int | None = None
+
+
+class Remote(msgspec.Struct, frozen=True):
+    """What PostgreSQL has. ``whole``: a first copy was finished. ``silent_s``: since its owner was last heard of."""
+
+    run_id: str
+    schema_version: int
+    epoch: int
+    whole: bool
+    silent_s: float
+
+
+def plan_start(
+    local: Local, remote: Remote | None, *, run_id: str, schema_version: int, place: str
+) -> Plan | None:
+    """What a start does; None: wait, another owner was heard of a moment ago.
+
+    Raises:
+        StaleFolderError: the replica is of another run or version, or of another time than the file.
+    """
+    if remote is None:
+        return "copy"
+    _check_kind(remote, run_id=run_id, schema_version=schema_version, place=place)
+    if not remote.whole:
+        return "copy"
+    if local.exists and (local.epoch is None or local.epoch > remote.epoch):
+        raise StaleFolderError(
+            f"The files of this service and their replica in PostgreSQL ({place}) are of different times",
+            why="the run went on without the replica, or one of the two was restored from a backup",
+            fix=f"keep the one that is right: remove this service's folder, or `DROP SCHEMA {place} CASCADE`",
+        )
+    if local.exists and local.epoch == remote.epoch:
+        return "push"
+    return "fill" if remote.silent_s >= SILENT_S else None
+
+
+def still_owned(place: str) -> ConflictError:
+    """Why a start ends that waited long enough for an owner that goes on."""
+    return ConflictError(
+        f"Another process replicates this service of the run ({place})",
+        why="it was heard of again and again while this one waited for it to end",
+        fix="stop the other one: a run has one task queue and one trajectory store",
+    )
+
+
+def taken_over(place: str) -> ConflictError:
+    """Why a push is refused."""
+    return ConflictError(
+        f"Another process took over the replica in PostgreSQL ({place})",
+        why="this one was taken for dead; what it did since has reached nobody",
+        fix="nothing: a process that starts again takes the rows of the replica, unless the other one goes on",
+    )
+
+
+def _check_kind(remote: Remote, *, run_id: str, schema_version: int, place: str) -> None:
+    if remote.run_id != run_id:
+        raise StaleFolderError(
+            f"The replica in PostgreSQL ({place}) belongs to run {remote.run_id!r}, not to {run_id!r}",
+            fix="name another database, or remove the schema if that run is over",
+        )
+    if remote.schema_version != schema_version:
+        raise StaleFolderError(
+            f"The replica in PostgreSQL ({place}) has schema version {remote.schema_version}, this program reads"
+            f" version {schema_version}",
+            fix="finish the run with the version of Tidegate that began it, or start a new run",
+        )

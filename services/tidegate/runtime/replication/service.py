@@ -1,0 +1,131 @@
+"""The replica of a service, from its settings; without any, nothing waits, and no driver is loaded."""
+
+import os
+import sqlite3
+from contextlib import closing
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.runtime.replication.changes import epoch_of, forget_replica
+from tidegate.runtime.replication.config import PostgresConfig
+from tidegate.runtime.replication.opening import Kind, Taken, follow, take
+from tidegate.runtime.replication.replica import CaughtUp, Replica, on_disk
+from tidegate.runtime.replication.replicated_files import ReplicatedFiles
+from tidegate.runtime.service import Loop, ServiceContext
+
+_DRIVER = "psycopg"
+_DATABASE = "tidegate.runtime.replication.database"
+
+
+class ServiceReplica:
+    """What a service does with its replica. ``begin`` comes before it opens its file, and ``follow`` after."""
+
+    def __init__(self, context: ServiceContext, kind: Kind, *, files: ReplicatedFiles | None = None) -> None:
+        """Nothing is opened yet.
+
+        Raises:
+            ConfigError: the address is not in the environment.
+            NotFoundError: the driver is not installed.
+        """
+        self._context = context
+        self._kind = kind
+        self._replica: Replica | None = None
+        self._taken: Taken | None = None
+        self._database = None
+        config = context.settings.postgres
+        if config is not None:
+            uri = uri_of(config)
+            database = import_module(_DATABASE)
+            self._database = database.ReplicaDatabase(
+                uri,
+                schema=database.schema_name(kind.run_id, context.service),
+                files=files if config.payloads else None,
+            )
+
+    async def begin(self) -> None:
+        """Own the replica, and fill the file from it where that is needed (see ``opening.take``)."""
+        if self._database is None:
+            _leave_replica(self._kind.path)
+        else:
+            self._taken = await take(
+                self._kind, self._database, clock=self._context.clock, log=self._context.log
+            )
+
+    async def follow(self, writer: sqlite3.Connection) -> None:
+        """Replicate what ``writer`` changes (see ``opening.follow``)."""
+        if self._database is not None and self._taken is not None:
+            self._replica = await follow(
+                writer,
+                self._taken,
+                self._kind,
+                self._database,
+                clock=self._context.clock,
+                stats=self._context.stats,
+                log=self._context.log,
+            )
+
+    @property
+    def caught_up(self) -> CaughtUp:
+        """Awaited before anything leaves the service that depends on its file."""
+        return on_disk if self._replica is None else self._replica.caught_up
+
+    @property
+    def is_away(self) -> bool:
+        """Whether answers wait for PostgreSQL, because it did not take the last push."""
+        return self._replica is not None and self._replica.is_away
+
+    def loops(self) -> dict[str, Loop]:
+        """The loop of a service with a replica."""
+        return {} if self._replica is None else {"replica": partial(self._replica.run, self._context.drain)}
+
+    async def close(self) -> None:
+        """Let go of PostgreSQL."""
+        if self._replica is not None:
+            await self._replica.close()
+
+
+def uri_of(config: PostgresConfig) -> str:
+    """The address, from the environment.
+
+    Raises:
+        ConfigError: it is not there.
+        NotFoundError: the driver is not installed.
+    """
+    if find_spec(_DRIVER) is None:
+        raise NotFoundError(
+            "`postgres` needs psycopg, which is not installed", fix="run `pip install 'tidegate[postgres]'`"
+        )
+    uri = os.environ.get(config.uri_env, "")
+    if not uri:
+        raise ConfigError(
+            f"`postgres` is set and the environment variable {config.uri_env} is not",
+            fix=f"export {config.uri_env}=postgresql://user:password@host/database, or remove the section `postgres`",
+        )
+    return uri
+
+
+def check_postgres(config: PostgresConfig | None) -> None:
+    """Refuse a run whose replica cannot be reached, before it starts.
+
+    Raises:
+        ConfigError: the address is not in the environment, or PostgreSQL refuses the user.
+        NotFoundError: the driver is not installed.
+        UnavailableError: PostgreSQL does not answer.
+    """
+    if config is not None:
+        import_module(_DATABASE).check_server(uri_of(config))
+
+
+def _leave_replica(path: Path) -> None:
+    """A file that goes on without its replica is not to be taken for one that was pushed."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        try:
+            if epoch_of(db) is not None:
+                forget_replica(db)
+        except sqlite3.DatabaseError:  # the service says what is wrong with its file
+            return

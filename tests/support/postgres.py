@@ -1,0 +1,131 @@
+"""A real PostgreSQL server for tests: that of Debian's package ``postgresql``, in a folder of its own."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import psycopg
+
+from tests.support.broker import free_port
+
+# Its user; the server refuses to run as root.
+_NOBODY = 65534
+START_S = 60.0
+
+
+def find_programs() -> Path | None:
+    """The folder with ``initdb`` and ``postgres`` of the newest installed version."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if found:
+        return found[-1].parent
+    on_path = shutil.which("initdb")
+    return Path(on_path).resolve().parent if on_path else None
+
+
+class PostgresServer:
+    """One server, which can be killed, paused and started again on its files."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        """Make the folder of a cluster; ``start`` starts it."""
+        self._programs = programs
+        self._data = folder / "data"
+        self._log = folder / "log"
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._user = _NOBODY if os.geteuid() == 0 else os.geteuid()
+        self.port = free_port()
+        if os.geteuid() == 0:
+            os.chown(folder, self._user, -1)
+        self._run(
+            "initdb", "-D", str(self._data), "-U", "tidegate", "--auth=trust", "--no-sync", "-E", "UTF8"
+        )
+
+    @property
+    def uri(self) -> str:
+        """Of the database of tests."""
+        return f"postgresql://tidegate@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        options = {
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": str(self._folder),
+            "fsync": "off",  # no test cuts the power
+        }
+        self._process = subprocess.Popen(
+            [
+                str(self._programs / "postgres"),
+                *("-D", str(self._data), "-p", str(self.port)),
+                *(part for name, value in options.items() for part in ("-c", f"{name}={value}")),
+            ],
+            user=self._user,
+            cwd=self._folder,
+            stdout=self._log.open("ab"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        deadline_s = time.monotonic() + START_S
+        while True:
+            try:
+                psycopg.connect(self.uri, connect_timeout=2).close()
+            except psycopg.OperationalError:
+                assert self._process.poll() is None, self._log.read_text()
+                assert time.monotonic() < deadline_s, self._log.read_text()
+                time.sleep(0.05)
+            else:
+                return
+
+    def kill(self) -> None:
+        """End it at once, with all its processes, as a crash of its machine would."""
+        if self._process is not None:
+            self._signal_all(signal.SIGKILL)
+            self._process.wait(timeout=START_S)
+            self._process = None
+
+    def pause(self) -> None:
+        """Answer nothing, and close no connection."""
+        self._signal_all(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Answer again."""
+        self._signal_all(signal.SIGCONT)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        """Its processes have sessions of their own."""
+        assert self._process is not None
+        first = psutil.Process(self._process.pid)
+        for process in (first, *first.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [str(self._programs / program), *arguments],
+            user=self._user,
+            cwd=self._folder,
+            check=True,
+            capture_output=True,
+            timeout=START_S,
+        )
+
+
+@contextmanager
+def running_server() -> Generator[PostgresServer]:
+    """A server in a temporary folder that its user can reach."""
+    programs = find_programs()
+    assert programs is not None
+    folder = Path(tempfile.mkdtemp(prefix="tidegate-postgres-"))
+    server = PostgresServer(programs, folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,54 @@
+"""Who may take a replica, and whether its file or the replica is the truth."""
+
+import pytest
+
+from tidegate.core.errors import StaleFolderError
+from tidegate.runtime.replication.ownership import SILENT_S, Local, Plan, Remote, plan_start
+
+GONE, NEVER = Local(exists=False), Local(exists=True)
+HEARD = 0.0
+
+
+def remote(epoch: int = 3, *, whole: bool = True, silent_s: float = SILENT_S) -> Remote:
+    return Remote(run_id="run-1", schema_version=5, epoch=epoch, whole=whole, silent_s=silent_s)
+
+
+def planned(local: Local, there: Remote | None) -> Plan | None:
+    return plan_start(local, there, run_id="run-1", schema_version=5, place="tidegate_run_1")
+
+
+@pytest.mark.parametrize(
+    ("local", "there", "plan"),
+    [
+        (GONE, None, "copy"),
+        (NEVER, None, "copy"),
+        (Local(exists=True, epoch=3), remote(3), "push"),
+        # Its own owner of a moment ago: it waits for nobody.
+        (Local(exists=True, epoch=3), remote(3, silent_s=HEARD), "push"),
+        (GONE, remote(3), "fill"),
+        (Local(exists=True, epoch=2), remote(3), "fill"),
+        (GONE, remote(3, silent_s=HEARD), None),
+        (Local(exists=True, epoch=2), remote(3, silent_s=HEARD), None),
+        # A first copy that was never finished, which nobody was told of.
+        (GONE, remote(1, whole=False), "copy"),
+        (NEVER, remote(1, whole=False, silent_s=HEARD), "copy"),
+        # The first owner was killed between taking the replica and saying so in its file.
+        (Local(exists=True, epoch=1), remote(2, whole=False), "copy"),
+    ],
+)
+def test_what_a_start_does(local: Local, there: Remote | None, plan: Plan | None) -> None:
+    assert planned(local, there) == plan
+
+
+@pytest.mark.parametrize(
+    ("local", "there", "word"),
+    [
+        (NEVER, remote(3), "different times"),
+        (Local(exists=True, epoch=4), remote(3), "different times"),
+        (GONE, Remote("run-2", 5, 3, whole=True, silent_s=60.0), "belongs to run 'run-2'"),
+        (GONE, Remote("run-1", 4, 3, whole=True, silent_s=60.0), "schema version 4"),
+    ],
+)
+def test_replica_of_another_run_version_or_time_is_refused(local: Local, there: Remote, word: str) -> None:
+    with pytest.raises(StaleFolderError, match=word):
+        planned(local, there)
