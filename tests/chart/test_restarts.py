@@ -38,6 +38,7 @@ READ: list[tuple[dict[str, Any], set[str]]] = [
     ({"run.policy.hidden": [32]}, {"actor", "learner"}),
     ({"run.response.graded": True}, {"learner", "admission"}),
     ({"run.backup": "s3://bucket/runs"}, {"admission"}),
+    ({"run.postgres": {}, "postgres.existingSecret": "database"}, {"task-queue", "trajectory-store"}),
     ({"run.long_tail.cap_quantile": 0.9}, {"actor", "environment"}),
     ({"run.batch_size": 3}, {"task-queue", "trajectory-store", "learner", "admission"}),
     ({"run.seed": 3}, {"task-queue", "actor", "environment", "trajectory-store", "learner"}),

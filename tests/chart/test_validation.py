@@ -61,6 +61,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"backup.existingSecret": "bucket"},
         "backup.existingSecret is set without run.backup and restore.from: nothing would use the credentials.",
     ),
+    "replicas without an address": (
+        {"run.postgres": {}},
+        "run.postgres is set and postgres.existingSecret is not: no pod would know the address.",
+    ),
+    "an address without replicas": (
+        {"postgres.existingSecret": "database"},
+        "postgres.existingSecret is set without run.postgres: nothing would be replicated.",
+    ),
     "restore of no certain backup": (
         {"restore.from": "s3://bucket/runs"},
         "restore.from is set and restore.number is not: all volumes must be of one backup",

@@ -4,6 +4,7 @@ from tidegate.catalogue import backup as backup_stats
 from tidegate.catalogue import gpu as gpu_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process as process_stats
+from tidegate.catalogue import replication as replication_stats
 from tidegate.catalogue.telemetry import ATTR_GPU
 from tools.monitoring.cluster_alerts import CLAIMS, OF_RELEASE, RUN_OF_RELEASE, of_objects
 from tools.monitoring.panels import Board, Panel, Query, Row
@@ -16,6 +17,8 @@ GPUS = "GPUs, and the package nvidia-ml-py"
 GPU_ID = label(ATTR_GPU)
 KUBE = "kube-state-metrics, and rules of Tidegate"
 BACKUP = "`backup` in the run file, or `tidegate backup`"
+POSTGRES = "`postgres` in the run file"
+JOB = "{{job}}"
 KUBELET = "the kubelet's metrics, and rules of Tidegate"
 POD = "{{pod}}"
 GPU = "{{pod}} {{gpu}}"
@@ -233,6 +236,47 @@ MACHINES = Board(
                     description="Within the time range above, by cause. Normal: none. One now and then is repeated by"
                     " itself; the alert TidegateBackupOld names what to do about each cause.",
                     only_with="failed backups",
+                ),
+            ),
+        ),
+        Row(
+            "Replicas in PostgreSQL",
+            (
+                Panel(
+                    "Transactions a second",
+                    (
+                        Query(
+                            f"sum by ({OF_RUN}, job) ({rate(replication_stats.REPLICA_PUSHES.metric)})", JOB
+                        ),
+                    ),
+                    unit="none",
+                    width=8,
+                    description="Normal: two to four for each update of the learner, and one a second while idle.",
+                    only_with=POSTGRES,
+                ),
+                Panel(
+                    "Time of a transaction",
+                    (
+                        Query(
+                            f"sum by ({OF_RUN}, job) ({rate(replication_stats.REPLICA_PUSH_S.metric)})"
+                            f" / sum by ({OF_RUN}, job) ({rate(replication_stats.REPLICA_PUSHES.metric)})",
+                            JOB,
+                        ),
+                    ),
+                    unit="s",
+                    width=8,
+                    description="Every answer of the service waits for one. Normal: milliseconds, more with large"
+                    " payloads. Above 50 ms: a nearer or faster server, or `postgres.payloads: false`.",
+                    only_with=POSTGRES,
+                ),
+                Panel(
+                    "Time without PostgreSQL",
+                    (Query(f"max by ({OF_RUN}, job) ({one(replication_stats.REPLICA_AWAY_S.metric)})", JOB),),
+                    unit="s",
+                    width=8,
+                    description="Normal: 0. Above that training stands still: the alert TidegateReplicaAway names what"
+                    " to do.",
+                    only_with=POSTGRES,
                 ),
             ),
         ),

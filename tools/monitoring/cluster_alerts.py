@@ -8,6 +8,7 @@ from tidegate.catalogue import admission as admission_stats
 from tidegate.catalogue import backup as backup_stats
 from tidegate.catalogue import learner as learner_stats
 from tidegate.catalogue import process as process_stats
+from tidegate.catalogue import replication as replication_stats
 from tidegate.catalogue import telemetry as names
 from tidegate.launch.services import SERVICES
 from tidegate.runtime.backup_state import OVERDUE_PERIODS
@@ -73,6 +74,7 @@ def cluster_alerts(period: Period) -> list[Alert]:
         *(_volume(severity, free) for severity, free in (("page", FREE_PAGE), ("ticket", FREE_TICKET))),
         _checkpoint_old(),
         _backup_old(),
+        _replica_away(),
         _crash_loop(long),
         _certificate_expires(),
         _actors_pending(),
@@ -127,6 +129,31 @@ def _backup_old() -> Alert:
             " cluster then delete admission's pod.",
             "No failures: the process has ended (the end of `logs/backup.log` says why; start it again as above), the"
             " run has no checkpoint yet, or one backup takes longer than `backup.every_s`: then raise that.",
+        ),
+        for_share=1 / 288,
+    )
+
+
+def _replica_away() -> Alert:
+    return Alert(
+        name="TidegateReplicaAway",
+        severity="page",
+        expr=f"max by ({OF_RUN}, job) ({selected(replication_stats.REPLICA_AWAY_S.metric)}) > 0",
+        summary=f"{OF_WHICH}: PostgreSQL does not take the replica of {{{{ $labels.job }}}}",
+        meaning="Task queue and trajectory store answer nothing that PostgreSQL does not have, so that nothing is lost"
+        " with their volumes: training stands still until it answers. Leases do not end meanwhile, and messages wait at"
+        " the broker.",
+        confirm=(
+            "`tidegate explain` has the last error of each of the two; so have their logs (`replica_away`).",
+        ),
+        steps=(
+            "It does not answer: repair PostgreSQL, its Service or the network policies on the way"
+            " (`postgres.port`, `networkPolicy.externalEgress`). Training goes on by itself.",
+            "Its disk is full: enlarge it. The schemas of runs that are over can be dropped; their names begin with"
+            " `tidegate_`.",
+            "The password changed: update the Secret, then delete the pods of task queue and trajectory store.",
+            "It is lost for good: with the volumes intact, remove the section `postgres` from the run, or name an empty"
+            " database, which is filled from the files.",
         ),
         for_share=1 / 288,
     )

@@ -1,7 +1,7 @@
 {{/* Values that are right one by one and wrong together: all sentences at once, before anything is sent. What only the run
 file's types know is checked by the Job in check.yaml. */}}
 {{- define "tidegate.validate" -}}
-{{- $problems := concat (include "tidegate.nameProblems" . | fromYamlArray) (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.flowProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) (include "tidegate.gpuProblems" . | fromYamlArray) (include "tidegate.modelProblems" . | fromYamlArray) (include "tidegate.groupProblems" . | fromYamlArray) (include "tidegate.backupProblems" . | fromYamlArray) (include "tidegate.uiProblems" . | fromYamlArray) -}}
+{{- $problems := concat (include "tidegate.nameProblems" . | fromYamlArray) (include "tidegate.brokerProblems" . | fromYamlArray) (include "tidegate.flowProblems" . | fromYamlArray) (include "tidegate.runProblems" . | fromYamlArray) (include "tidegate.scalingProblems" . | fromYamlArray) (include "tidegate.gpuProblems" . | fromYamlArray) (include "tidegate.modelProblems" . | fromYamlArray) (include "tidegate.groupProblems" . | fromYamlArray) (include "tidegate.backupProblems" . | fromYamlArray) (include "tidegate.postgresProblems" . | fromYamlArray) (include "tidegate.uiProblems" . | fromYamlArray) -}}
 {{- if $problems }}{{ fail (join "\n" $problems) }}{{ end -}}
 {{- end -}}
 

@@ -285,6 +285,9 @@ spec:
         # `device: auto` fails here without a usable GPU, instead of computing on the CPU.
         - {name: TIDEGATE_DEVICE, value: cuda}
         {{- end }}
+        {{- with include "tidegate.postgresEnv" (list $root $service) }}
+        {{- . | nindent 8 }}
+        {{- end }}
         {{- with concat $root.Values.commonEnv $pod.env }}
         {{- toYaml . | nindent 8 }}
         {{- end }}

@@ -33,6 +33,7 @@ from tidegate.admission.state_file import StateFile
 from tidegate.admission.verifier_problems import VerifierProblems
 from tidegate.catalogue import admission as statistics
 from tidegate.catalogue import process
+from tidegate.catalogue import replication as replication_stats
 from tidegate.catalogue import trajectory_store as store_stats
 from tidegate.core.admission import RUN_ENDS, Flow, Limits, capacity
 from tidegate.core.balance import Diagnosis, Signals, diagnose
@@ -204,12 +205,21 @@ class Admission:
                 starts_sentence(stats.labels.get(store_stats.HEAD, ""))
                 for stats in self.reports("trajectory_store")
             ),
+            *self._replica_problems(),
             self._batch_refusals.sentence(now_s=now_s),
             self.verifier_problem(),
             self.curriculum_problem(),
             self._loop_stalls.sentence(),
         )
         return [*filter(None, known), *self._problems.sentences(self._seen.totals("actor"), now_s=now_s)]
+
+    def _replica_problems(self) -> list[str]:
+        found = (
+            (service, stats.labels.get(replication_stats.REPLICA_PROBLEM, ""))
+            for service in ("trajectory_store", "task_queue")
+            for stats in self.reports(service)
+        )
+        return [f"{service} holds its answers back: {problem}" for service, problem in found if problem]
 
     def curriculum_problem(self) -> str:
         """How often a curriculum of one's own failed, and why; empty without one."""

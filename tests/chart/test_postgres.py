@@ -1,0 +1,64 @@
+"""`run.postgres` in a release: two pods with the address, and the way to it."""
+
+from typing import Any
+
+import pytest
+
+from tests.chart.rendering import Manifest, containers, needs_helm, own_pods, pods, render
+from tests.chart.test_network_policies import beyond_the_release
+from tidegate.runtime.replication.config import URI_VARIABLE
+
+pytestmark = [pytest.mark.chart, needs_helm]
+
+VALUES: dict[str, Any] = {"run.postgres": {}, "postgres": {"existingSecret": "database", "port": 5433}}
+REPLICATED = {"task-queue", "trajectory-store"}
+
+
+def variables(objects: list[Manifest]) -> dict[str, Manifest]:
+    """The variable with the address, by the container that has it."""
+    return {
+        each["name"]: variable
+        for _, pod in pods(objects)
+        for each in containers(pod)
+        if each["name"] != "nats"  # which has a Secret of its own
+        for variable in each.get("env", ())
+        if "secretKeyRef" in variable.get("valueFrom", {})
+    }
+
+
+def test_release_without_replicas_has_no_address() -> None:
+    assert variables(render()) == {}
+
+
+def test_two_pods_alone_get_the_address_from_your_secret() -> None:
+    found = variables(render(values=VALUES))
+    assert set(found) == REPLICATED
+    reference = {"secretKeyRef": {"name": "database", "key": "uri"}}
+    assert all(each == {"name": URI_VARIABLE, "valueFrom": reference} for each in found.values())
+
+
+def test_variable_and_entry_may_have_other_names() -> None:
+    values = {"run.postgres": {"uri_env": "LEDGER"}, "postgres": {"existingSecret": "db", "key": "dsn"}}
+    found = variables(render(values=values))
+    assert {each["name"] for each in found.values()} == {"LEDGER"}
+    assert {each["valueFrom"]["secretKeyRef"]["key"] for each in found.values()} == {"dsn"}
+
+
+def test_two_pods_alone_reach_it() -> None:
+    objects = render(values={**VALUES, "admission.kubernetes.enabled": False})
+    for component in own_pods(objects):
+        expected = [{"ports": [{"port": 5433}]}] if component in REPLICATED else []
+        if component in (*REPLICATED, "learner", "admission", "weight-distribution", "environment"):
+            assert beyond_the_release(objects, component) == expected, component
+
+
+def test_volumes_are_not_needed_where_files_are_filled_from_their_replicas() -> None:
+    values = {
+        **VALUES,
+        "taskQueue.persistence.enabled": False,
+        "trajectoryStore.persistence.enabled": False,
+    }
+    found = own_pods(render(values=values))
+    for component in REPLICATED:
+        volumes = {each["name"]: each for each in found[component]["spec"]["volumes"]}
+        assert "emptyDir" in volumes["data"]

@@ -1,0 +1,153 @@
+"""Nodes lost with their volumes: task queue and trajectory store go on from PostgreSQL, admission from the broker.
+
+``TIDEGATE_E2E_POSTGRES_IMAGE`` names an image in the cluster, built from ``postgres.Containerfile`` beside this file.
+"""
+
+import json
+import os
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.conftest import TAG, cartpole_values
+from tests.cluster.kube import CHART, Namespace, until
+
+IMAGE = os.environ.get("TIDEGATE_E2E_POSTGRES_IMAGE", "")
+PASSWORD = "of-this-test"
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not IMAGE, reason="TIDEGATE_E2E_POSTGRES_IMAGE names no image of PostgreSQL"),
+]
+# One node after the other, then the node of all three.
+LOSSES = (
+    ("trajectory-store",),
+    ("task-queue",),
+    ("admission",),
+    ("trajectory-store", "task-queue", "admission"),
+)
+STEPS_AFTER_A_LOSS = 5
+
+
+@pytest.fixture(scope="module")
+def postgres(namespace: str) -> None:
+    """A server in the namespace, and the Secret with its address."""
+    place = Namespace(namespace, "postgres")
+    pod: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "postgres", "labels": {"app": "postgres"}},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "securityContext": {"fsGroup": 65534},
+            "containers": [
+                {
+                    "name": "postgres",
+                    "image": IMAGE,
+                    "imagePullPolicy": "IfNotPresent",
+                    "env": [{"name": "PASSWORD", "value": PASSWORD}],
+                    "readinessProbe": {"tcpSocket": {"port": 5432}, "periodSeconds": 1},
+                    "securityContext": {
+                        "allowPrivilegeEscalation": False,
+                        "capabilities": {"drop": ["ALL"]},
+                        "runAsNonRoot": True,
+                        "runAsUser": 65534,
+                        "seccompProfile": {"type": "RuntimeDefault"},
+                    },
+                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                }
+            ],
+            "volumes": [{"name": "data", "emptyDir": {}}],
+        },
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "postgres"},
+        "spec": {"selector": {"app": "postgres"}, "ports": [{"port": 5432}]},
+    }
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "database"},
+        "stringData": {"uri": f"postgresql://tidegate:{PASSWORD}@postgres/postgres"},
+    }
+    for manifest in (pod, service, secret):
+        place.kubectl("create", "--filename", "-", given=json.dumps(manifest))
+    place.kubectl("wait", "pod/postgres", "--for=condition=Ready", "--timeout=60s")
+
+
+def steps(release: Namespace) -> list[float]:
+    """When each of the newest updates was made, since the epoch."""
+    lines = release.kubectl(
+        *("exec", f"{release.release}-learner-0", "--", "tail", "-n", "400", "/data/learner/steps.jsonl")
+    ).splitlines()
+    return [json.loads(line)["at_s"] for line in lines]
+
+
+def lose(release: Namespace, components: tuple[str, ...]) -> None:
+    """Take pods and their volumes away."""
+    names = [f"{release.release}-{component}-0" for component in components]
+    claims = [f"data-{name}" for name in names]
+    before = {claim: release.get("pvc", claim)["metadata"]["uid"] for claim in claims}
+    release.kubectl("delete", "pvc", *claims, "--wait=false")
+    release.kubectl("delete", "pod", *names, "--force", "--grace-period=0")
+    until(
+        "new volumes",
+        lambda: all(release.get("pvc", claim)["metadata"]["uid"] != before[claim] for claim in claims),
+        timeout_s=180,
+    )
+
+
+def test_lost_nodes_cost_seconds_and_no_trajectory(
+    postgres: None, namespace: str, tmp_path: Path, figures: dict[str, object]
+) -> None:
+    release = Namespace(namespace, "n")
+    values = cartpole_values(tmp_path)
+    document = yaml.safe_load(values.read_text(encoding="utf-8"))
+    document["run"]["postgres"] = {}
+    values.write_text(yaml.safe_dump(document), encoding="utf-8")
+    release.helm(
+        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
+        "--set", f"images.tag={TAG}", "--set", "postgres.existingSecret=database", "--wait", "--timeout", "10m",
+    )  # fmt: skip
+    until("training", lambda: len(steps(release)) >= 20, timeout_s=300)
+    for components in LOSSES:
+        what = " and ".join(components)
+        lost_at_s = time.time()
+        lose(release, components)
+        until(
+            f"training after the loss of {what}",
+            lambda since_s=lost_at_s: _trained_on(steps(release), since_s=since_s),
+            timeout_s=300,
+        )
+        figures[f"without_gradients_s after the loss of {what}"] = _longest_gap_s(
+            steps(release), since_s=lost_at_s
+        )
+        for component in components:
+            release.kubectl("rollout", "status", f"statefulset/n-{component}", "--timeout=180s")
+        audit = release.audit()
+        assert audit["balanced"], audit["problems"]
+        assert audit["dropped"].get("failed", 0) == 0, audit
+        assert (audit["trained_twice"], audit["over_budget"]) == (0, 0)
+    assert "balanced" in release.tidegate("audit", "--verify")
+
+
+def _trained_on(at_s: list[float], *, since_s: float) -> bool:
+    """Whether training stopped for a moment and went on, or has for a while shown no stop."""
+    after = [moment for moment in at_s if moment > since_s]
+    return len(after) >= STEPS_AFTER_A_LOSS and time.time() - since_s > 30.0 and time.time() - after[-1] < 2.0
+
+
+def _longest_gap_s(at_s: list[float], *, since_s: float) -> float:
+    """The longest time without an update since the loss."""
+    before = [moment for moment in at_s if moment <= since_s][-1:]
+    moments = [*before, *(moment for moment in at_s if moment > since_s)]
+    return round(max(later - earlier for earlier, later in pairwise(moments)), 1)
