@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.kill,
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(find_programs() is None, reason="PostgreSQL is not installed (Debian: postgresql)"),
+    pytest.mark.skipif(find_programs() is None, reason="there is no PostgreSQL here (Debian: postgresql)"),
 ]
 
 MAX_LAG = 4

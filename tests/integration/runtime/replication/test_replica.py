@@ -23,7 +23,7 @@ from tidegate.runtime.replication.replica import Replica
 from tidegate.runtime.stats_board import StatsBoard
 
 pytestmark = pytest.mark.skipif(
-    find_programs() is None, reason="PostgreSQL is not installed (Debian: postgresql)"
+    find_programs() is None, reason="there is no PostgreSQL here (Debian: postgresql)"
 )
 
 VERSION = 1
