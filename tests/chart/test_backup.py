@@ -38,7 +38,12 @@ def test_one_container_beside_admission_makes_them_with_credentials_that_no_othe
     assert [each["name"] for each in pod["spec"]["containers"]] == ["admission", "backup"]
     assert backup["image"] == pod["spec"]["containers"][0]["image"]  # the light one, which has obstore
     assert backup["envFrom"] == [{"secretRef": {"name": "bucket"}}]
-    others = [each for _, other in pods(objects) for each in containers(other) if each["name"] != "backup"]
+    others = [
+        each
+        for _, other in pods(objects)
+        for each in containers(other)
+        if each["name"] not in ("backup", "restore")
+    ]
     assert not any("envFrom" in each for each in others)
     mounts = {each["mountPath"]: each["name"] for each in backup["volumeMounts"]}
     assert mounts["/data"] == "data"  # where admission reads backup.json
@@ -55,7 +60,8 @@ def test_one_container_beside_admission_makes_them_with_credentials_that_no_othe
 def test_admission_alone_reaches_the_bucket_and_only_at_its_port_or_addresses() -> None:
     objects = render(values={**VALUES, "admission.kubernetes.enabled": False})
     assert beyond_the_release(objects, "admission") == [{"ports": [{"port": 9000}]}]
-    for component in ("learner", "trajectory-store", "task-queue", "weight-distribution"):
+    assert beyond_the_release(objects, "learner") == [{"ports": [{"port": 9000}]}]  # if it lost its volume
+    for component in ("trajectory-store", "task-queue", "weight-distribution"):
         assert beyond_the_release(objects, component) == []
     egress = [{"cidr": "10.1.0.0/16", "port": 443}]
     limited = render(
@@ -64,6 +70,19 @@ def test_admission_alone_reaches_the_bucket_and_only_at_its_port_or_addresses() 
     assert beyond_the_release(limited, "admission") == [
         {"to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}], "ports": [{"port": 443}]}
     ]
+
+
+def test_learner_that_lost_its_volume_is_filled_from_the_newest_backup() -> None:
+    pod = own_pods(render(values=VALUES))["learner"]
+    (restore,) = [each for each in pod["spec"]["initContainers"] if each["name"] == "restore"]
+    assert restore["args"][:4] == ["restore-volume", "learner", "--from=s3://bucket/runs", "--if-lost"]
+    assert restore["envFrom"] == [{"secretRef": {"name": "bucket"}}]
+    assert not any("envFrom" in each for each in pod["spec"]["containers"])
+    others = own_pods(render(values=VALUES))
+    for component in ("trajectory-store", "task-queue", "weight-distribution", "admission"):
+        assert not any(
+            each["name"] == "restore" for each in others[component]["spec"].get("initContainers", ())
+        )
 
 
 def test_backups_need_no_right_in_the_cluster() -> None:

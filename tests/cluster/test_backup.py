@@ -6,6 +6,7 @@ The server is Versity's gateway, which `go install github.com/versity/versitygw/
 
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +85,13 @@ def bucket(namespace: str) -> None:
     place.kubectl("exec", "s3", "--", "mkdir", "/buckets/runs")
 
 
-def install(release: Namespace, values: Path, *more: str) -> None:
+def install(release: Namespace, values: Path, *more: str, run_id: str = RUN_ID) -> None:
     document = yaml.safe_load(values.read_text(encoding="utf-8"))
     document["run"]["backup"] = {"to": PLACE, "every_s": 10.0, "keep": 20}
     values.write_text(yaml.safe_dump(document), encoding="utf-8")
     release.helm(
         "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
-        "--set", f"images.tag={TAG}", "--set", f"runId={RUN_ID}", "--set", "backup.existingSecret=bucket",
+        "--set", f"images.tag={TAG}", "--set", f"runId={run_id}", "--set", "backup.existingSecret=bucket",
         "--set", f"backup.port={PORT}", *more, "--wait", "--timeout", "10m",
     )  # fmt: skip
 
@@ -138,6 +139,38 @@ def test_run_goes_on_from_a_backup_that_was_made_between_deaths(
     release.kubectl("delete", "pvc", claim, "--wait=false")
     release.kubectl("delete", "pod", "b-trajectory-store-0")
     until("the pod is refused", lambda: "tasks of the run" in _why_refused(release), timeout_s=180)
+
+
+def test_learner_that_lost_its_volume_goes_on_from_the_newest_backup(
+    bucket: None, namespace: str, tmp_path: Path, figures: dict[str, object]
+) -> None:
+    release = Namespace(namespace, "v")
+    install(release, cartpole_values(tmp_path), run_id="cartpole-lost")
+    until("two backups", lambda: newest(release).get("number", 0) >= 2, timeout_s=300)
+    kept = int(newest(release)["version"].rpartition("@")[2])
+    assert kept > 0
+    claim = "data-v-learner-0"
+    before = release.get("pvc", claim)["metadata"]["uid"]
+    lost_at_s = time.time()
+    release.kubectl("delete", "pvc", claim, "--wait=false")
+    release.kubectl("delete", "pod", "v-learner-0", "--force", "--grace-period=0")
+    until("a new volume", lambda: release.get("pvc", claim)["metadata"]["uid"] != before, timeout_s=180)
+    until("updates after the loss", lambda: len(_steps_since(release, lost_at_s)) >= 5, timeout_s=300)
+    first = _steps_since(release, lost_at_s)[0]
+    figures["first_update_after_the_loss_s"] = round(first["at_s"] - lost_at_s, 1)
+    assert first["lineage"].startswith("1-")  # as after a crash
+    assert first["step"] > kept
+    audit = release.audit()
+    assert audit["balanced"], audit["problems"]
+    assert (audit["trained_twice"], audit["over_budget"]) == (0, 0)
+
+
+def _steps_since(release: Namespace, since_s: float) -> list[dict[str, Any]]:
+    lines = release.kubectl(
+        *("exec", f"{release.release}-learner-0", "--", "tail", "-n", "400", "/data/learner/steps.jsonl")
+    )
+    steps = [json.loads(line) for line in lines.splitlines()]
+    return [step for step in steps if step["at_s"] > since_s]
 
 
 def _why_refused(release: Namespace) -> str:

@@ -51,18 +51,29 @@ credential of its role alone.
 {{- if and (index . 0).Values.restore.from (has (index . 1) (list "task_queue" "trajectory_store" "learner" "weight_distribution" "admission")) }}true{{ end -}}
 {{- end -}}
 
+{{/* Whether a learner's volume that was lost is filled from the newest backup: (list root service) */}}
+{{- define "tidegate.restoresIfLost" -}}
+{{- if and (index . 0).Values.run.backup (eq (index . 1) "learner") (not (include "tidegate.restores" .)) }}true{{ end -}}
+{{- end -}}
+
 {{/* The container that fills it, before all others: (list root service) */}}
 {{- define "tidegate.restoreContainer" -}}
 {{- $root := index . 0 -}}
-{{- if include "tidegate.restores" . -}}
+{{- $lost := include "tidegate.restoresIfLost" . -}}
+{{- if or $lost (include "tidegate.restores" .) -}}
 - name: restore
   image: {{ include "tidegate.ownImage" (list $root "light") }}
   imagePullPolicy: {{ $root.Values.images.pullPolicy }}
   args:
     - restore-volume
     - {{ index . 1 }}
+    {{- if $lost }}
+    - --from={{ include "tidegate.backupPlace" $root }}
+    - --if-lost
+    {{- else }}
     - --from={{ $root.Values.restore.from }}
     - --number={{ int $root.Values.restore.number }}
+    {{- end }}
     - --cluster=/etc/tidegate
     - --data-dir=/data
   env:

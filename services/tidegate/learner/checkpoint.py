@@ -152,7 +152,7 @@ class CheckpointFolder:
             raise CorruptionError(
                 f"No checkpoint in {self._directory} is intact",
                 why="; ".join(passed_over),
-                fix="restore the folder from a copy, or remove it to train again from the start",
+                fix="put the folder back from a copy or a backup, or begin another run",
             )
         return None
 

@@ -1,5 +1,6 @@
 """How the trajectory store is put together."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from tidegate.runtime.settings_loop import follow_settings
 from tidegate.runtime.snapshots.servicer import RecordsServicer, SnapshotServicer
 from tidegate.runtime.task_secret import TaskSecrets, read_task_secrets
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.folder_lock import lock_folder
 from tidegate.trajectory_store.ledger import Ledger
 from tidegate.trajectory_store.loops import DrainLoop, ExpiryLoop, IntakeLoop, ReportLoop
 from tidegate.trajectory_store.payload_replica import PayloadReplica
@@ -65,7 +67,12 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
         ),
         files=PayloadReplica(context.data_dir / SEGMENTS_FOLDER, replay=context.data_dir / REPLAY_FOLDER),
     )
-    await replica.begin()
+    # No second store on this folder takes the replica of the first.
+    lock = lock_folder(context.data_dir)
+    try:
+        await replica.begin()
+    finally:
+        os.close(lock)
     store = Store(
         context.data_dir,
         run_id=settings.run,

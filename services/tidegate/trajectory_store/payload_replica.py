@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # Payloads of one statement; a larger one is alone.
 BYTES_AT_ONCE = 16 << 20
 ROWS_READ_AT_ONCE = 16
+# PostgreSQL takes no value of a gigabyte. A larger payload is not replicated, and lost with its volume.
+PAYLOAD_BYTES_MAX = 256 << 20
 
 
 class PayloadReplica:
@@ -96,6 +98,8 @@ class PayloadReplica:
 
     def _read(self, locations: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, bytes]]:
         for segment, start, size in locations:
+            if size > PAYLOAD_BYTES_MAX:
+                continue
             with suppress(FileNotFoundError):
                 descriptor = os.open(segment_path(self._folder, segment), os.O_RDONLY | os.O_CLOEXEC)
                 try:

@@ -11,6 +11,7 @@ transaction of the ledger.
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 
+from tidegate.core.errors import ConflictError
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.replay import OPEN_END, surviving_steps
 from tidegate.core.staleness import Fresh, Lineage, LineageTree
@@ -52,8 +53,10 @@ def open_lineage(
 
     Raises:
         RecordError: a consumed batch cannot be one of this branch.
-        ConflictError: a consumed trajectory was trained by another update of this branch.
+        ConflictError: a consumed trajectory was trained by another update of this branch, or this branch is to begin
+            the run again.
     """
+    _check_goes_on(db, lineage)
     check_consumed(db, lineage, consumed, tree)
     write_lineages(db, (lineage,), learner_id=learner_id, now_s=now_s)
     surviving = surviving_steps(PolicyVersion(lineage=lineage.name, step=OPEN_END), tree)
@@ -73,6 +76,20 @@ def open_lineage(
         write_release(db, lease)
     _reinstate(db, surviving, now_s=now_s)
     return _revive(db, tree, surviving, segments=segments, now_s=now_s)
+
+
+def _check_goes_on(db: sqlite3.Connection, lineage: Lineage) -> None:
+    """Refuse a learner that lost its checkpoints: all that was trained would be taken back, without a word.
+
+    Before the first one with an update, nothing is lost: the payloads of all updates are still there.
+    """
+    checkpoint = checkpoint_of(db)
+    if lineage.parent is None and checkpoint is not None and checkpoint.step > 0:
+        raise ConflictError(
+            f"The learner has no checkpoint, and had {checkpoint}: its folder was lost",
+            why="from its first policy all updates of the run would be lost",
+            fix="put the folder back from a copy or a backup, or begin another run",
+        )
 
 
 def _first_uses(

@@ -14,6 +14,7 @@ from tidegate.cli.backup import volume_command
 from tidegate.core.errors import StaleFolderError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.broker import BrokerEndpoint
+from tidegate.launch.cluster import POD_NAME_VARIABLE
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.runtime.bus import Bus
@@ -75,4 +76,41 @@ async def test_queue_and_store_are_filled_before_the_first_task_and_the_queue_af
     # Of the others a volume may be older than the rest.
     assert (await restore("learner", record, tmp_path) / "learner" / "steps.jsonl").is_file()
     await server.stop(grace_s=0.0)
+    await bus.close()
+
+
+async def test_lost_volume_of_the_learner_is_filled_from_the_newest_backup_once_the_run_has_begun(
+    record: RunRecord, tmp_path: Path, nats: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = Topology(RunId(record.run_id))
+    bus = await Bus.connect(nats.url, name="other", topology=topology, clock=SystemClock())
+    await bus.bootstrap(topology.streams(max_tasks=64))
+
+    async def start(name: str, *, bucket: str = "bucket") -> list[str]:
+        volume = tmp_path / "volumes" / name
+        volume.mkdir(parents=True, exist_ok=True)
+        place = (tmp_path / bucket).as_uri()
+        await volume_command._restore_if_lost(place, record, volume)  # pyright: ignore[reportPrivateUsage]
+        return sorted(path.name for path in volume.iterdir() if path.is_dir())
+
+    # Backups of this id are of an earlier run.
+    assert await start("new-run") == []
+    await bus.publish(topology.tasks("default"), b"task", message_id="t-1")
+    assert await start("lost") == ["learner"]
+    checkpoints = tmp_path / "volumes" / "lost" / "learner" / "checkpoints"
+    assert any(checkpoints.iterdir())
+    # What the learner did since stays.
+    (checkpoints / "00000009.later").mkdir()
+    assert await start("lost") == ["learner"]
+    assert (checkpoints / "00000009.later").is_dir()
+    # So does a volume that was never filled.
+    (tmp_path / "volumes" / "own" / "learner").mkdir(parents=True)
+    assert await start("own") == ["learner"]
+    assert list((tmp_path / "volumes" / "own" / "learner").iterdir()) == []
+    # Of several ranks one has checkpoints.
+    monkeypatch.setenv(POD_NAME_VARIABLE, "rl-learner-1")
+    assert await start("second-rank") == []
+    monkeypatch.setenv(POD_NAME_VARIABLE, "rl-learner-0")
+    (tmp_path / "no-backups" / record.run_id).mkdir(parents=True)
+    assert await start("no-backup-yet", bucket="no-backups") == []
     await bus.close()

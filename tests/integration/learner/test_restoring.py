@@ -273,7 +273,7 @@ async def test_only_corrupt_checkpoints_end_the_learner_with_what_to_do(
         await train_to(running, 1)
         for path in checkpoints(running):
             (path / "state.json").write_bytes(b"{}")
-        with pytest.raises(CorruptionError, match="remove it to train again"):
+        with pytest.raises(CorruptionError, match="from a copy or a backup"):
             async with running.learner() as life:
                 await asyncio.wait([life.loop])
 

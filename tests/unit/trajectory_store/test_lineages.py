@@ -211,6 +211,15 @@ def test_learner_that_lost_its_first_checkpoint_starts_a_new_root_and_finds_ever
     assert store.open_lineage(Lineage(name=FORK), learner_id="l", consumed=(), now_s=NOW_S) == 1
 
 
+def test_learner_that_lost_its_checkpoints_does_not_begin_the_run_again(store: Store) -> None:
+    accept(store, "t-1")
+    commit(store, leased(store, 0), 0)
+    store.mark_checkpointed(at(1))
+    with pytest.raises(ConflictError, match="its folder was lost"):
+        store.open_lineage(Lineage(name=FORK), learner_id="l", consumed=(), now_s=NOW_S)
+    assert (store.totals().trained, store.ledger.head) == (1, at(1))
+
+
 def small_segments(tmp_path: Path, *, retain_bytes_max: int = 10**9) -> Store:
     config = TrajectoryStoreConfig(segment_bytes=1, retain_bytes_max=retain_bytes_max)
     return started_store(tmp_path, config=config)

@@ -1,6 +1,8 @@
 """``tidegate restore-volume``: the init container that fills a pod's volume from a backup before its service starts."""
 
 import asyncio
+import os
+import re
 import time
 from pathlib import Path
 from typing import Annotated
@@ -9,8 +11,16 @@ import typer
 
 from tidegate.core.errors import ConfigError, StaleFolderError, TidegateError, UnavailableError
 from tidegate.core.ids import RunId
-from tidegate.launch.backup.volumes import ON_VOLUMES, RestoreMark, fill, is_filled, manifest_of
-from tidegate.launch.cluster import BROKER_WAIT_S, password_path
+from tidegate.launch.backup.volumes import (
+    ON_VOLUMES,
+    RestoreMark,
+    fill,
+    fill_from_newest,
+    is_filled,
+    is_lost,
+    manifest_of,
+)
+from tidegate.launch.cluster import BROKER_WAIT_S, POD_NAME_VARIABLE, password_path
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.runtime.broker_password import broker_password
@@ -25,6 +35,8 @@ from tidegate.wire.subjects import Topology
 # Whose volumes must be of one moment.
 OF_ONE_MOMENT = ("task_queue", "trajectory_store")
 STORE_WAIT_S = 1800.0
+# Of the pods of a Job with an index, which are a learner's of several ranks (JobSet).
+JOB_INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 LOOK_PERIOD_S = 1.0
 
 
@@ -33,11 +45,18 @@ def restore_volume(
     place: Annotated[
         str, typer.Option("--from", help="Place of the backups: backup.to of the run that made them.")
     ],
-    number: Annotated[
-        int, typer.Option(help="The backup; `tidegate restore PLACE --list` names them.", min=1)
-    ],
     cluster: Annotated[Path, typer.Option(help="Folder with run.yaml and cluster.yaml.")],
     data_dir: Annotated[Path, typer.Option(help="The volume.")],
+    number: Annotated[
+        int | None, typer.Option(help="The backup; `tidegate restore PLACE --list` names them.", min=1)
+    ] = None,
+    if_lost: Annotated[
+        bool,
+        typer.Option(
+            "--if-lost",
+            help="The learner's volume, from the newest backup, if it is empty and the run began.",
+        ),
+    ] = False,
 ) -> None:
     """Fill the volume of a service from a backup, unless it is filled from it already. Run by the chart.
 
@@ -46,8 +65,17 @@ def restore_volume(
     """
     if service not in ON_VOLUMES:
         raise ConfigError(f"{service} has no volume to restore", fix=f"name one of {', '.join(ON_VOLUMES)}")
+    if (number is None) != if_lost or (if_lost and service != "learner"):
+        raise ConfigError(
+            "A volume is filled from one backup, or the learner's from the newest",
+            fix="give --number N, or for the learner --if-lost",
+        )
+    record = read_record(cluster)
     try:
-        asyncio.run(_restore(service, place, number, read_record(cluster), data_dir))
+        if number is None:
+            asyncio.run(_restore_if_lost(place, record, data_dir))
+        else:
+            asyncio.run(_restore(service, place, number, record, data_dir))
     except TidegateError as error:
         write_termination_message(str(error))
         raise
@@ -65,11 +93,50 @@ async def _restore(service: str, place: str, number: int, record: RunRecord, dat
         await fill(opened, data_dir, manifest, service=service, say=typer.echo)
 
 
+async def _restore_if_lost(place: str, record: RunRecord, data_dir: Path) -> None:
+    """A new run has no backup, and what its place has of another one of this id is not its own."""
+    if not is_lost(data_dir) or _is_follower():
+        return
+    num_tasks = await _published_tasks(record, "learner")
+    url = below(place, record.run_id)
+    if num_tasks and not await fill_from_newest(
+        open_place(url, setting="run.backup"),
+        data_dir,
+        service="learner",
+        run_id=record.run_id,
+        say=typer.echo,
+    ):
+        typer.echo(f"learner: the volume is empty, and {url} has no backup")
+
+
+def _is_follower() -> bool:
+    """Whether this is the pod of another rank than 0, which has no checkpoints."""
+    ordinal = re.search(r"-(\d+)$", os.environ.get(POD_NAME_VARIABLE, ""))
+    index = os.environ.get(JOB_INDEX_VARIABLE) or (ordinal[1] if ordinal else "0")
+    return int(index) > 0
+
+
 async def _check_new_streams(record: RunRecord, service: str) -> None:
     """Refuse a broker in which a task of this run was ever published.
 
     Raises:
         StaleFolderError: there was one.
+        UnavailableError: the broker did not answer, or its streams are not there yet.
+    """
+    num_tasks = await _published_tasks(record, service)
+    if num_tasks:
+        raise StaleFolderError(
+            f"The broker has had {num_tasks:,} tasks of the run {record.run_id}",
+            why="messages of tasks that the backup does not know would be counted, or the run has already gone on from"
+            " the backup and this volume alone was lost",
+            fix="delete the claims of the broker and of all services, and install again",
+        )
+
+
+async def _published_tasks(record: RunRecord, service: str) -> int:
+    """How many tasks of the run the broker has ever had.
+
+    Raises:
         UnavailableError: the broker did not answer, or its streams are not there yet.
     """
     topology = Topology(RunId(record.run_id))
@@ -88,13 +155,7 @@ async def _check_new_streams(record: RunRecord, service: str) -> None:
         state = await bus.stream_state(topology.stream("TASKS"))
     finally:
         await bus.close()
-    if state.last_sequence:
-        raise StaleFolderError(
-            f"The broker has had {state.last_sequence:,} tasks of the run {record.run_id}",
-            why="messages of tasks that the backup does not know would be counted, or the run has already gone on from"
-            " the backup and this volume alone was lost",
-            fix="delete the claims of the broker and of all services, and install again",
-        )
+    return state.last_sequence
 
 
 async def _await_store(record: RunRecord) -> None:

@@ -7,7 +7,7 @@ Task queue and trajectory store fill theirs only while no task of the run was ev
 task queue does it once the store serves (``cli.backup.volume_command``). So the two are of one backup, and neither is
 filled from it later, when the run went on and only one of the volumes was lost. Messages of a broker from before, of
 tasks that the backup does not know, reach neither. The learner's checkpoint and the best version may be older than the
-rest: that is a restore as after a crash.
+rest: that is a restore as after a crash. So a learner's volume that was lost alone is filled from the newest backup.
 """
 
 import shutil
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.core.errors import ConfigError, NotFoundError, StaleFolderError
+from tidegate.core.errors import ConfigError, CorruptionError, NotFoundError, StaleFolderError
 from tidegate.launch.backup.manifest import BackupManifest
 from tidegate.launch.backup.restoring import check_space, fetch, numbers_in, read_manifest
 from tidegate.launch.backup.snapshot import JOURNAL
@@ -68,6 +68,39 @@ def is_filled(data_dir: Path, wanted: RestoreMark) -> bool:
             fix="leave `restore` out to go on, or delete the claims of the release to restore the other one",
         )
     return mark.whole
+
+
+def is_lost(data_dir: Path) -> bool:
+    """Whether a volume has nothing of a run: it is new, or a container that filled it was killed."""
+    mark = _read_mark(data_dir)
+    if mark is not None:
+        return not mark.whole
+    return all(path.name in OF_THE_DISK for path in data_dir.iterdir())
+
+
+async def fill_from_newest(
+    place: ObjectPlace, data_dir: Path, *, service: str, run_id: str, say: Callable[[str], None]
+) -> bool:
+    """Fill a lost volume from the newest backup that is whole; whether there is a backup at all.
+
+    Raises:
+        CorruptionError: there are backups, and each is damaged.
+        ConfigError: they are of another run, or the volume is too small.
+        TidegateError: the store refused, or did not answer in time.
+    """
+    damaged: CorruptionError | None = None
+    for number in reversed(await numbers_in(place)):
+        try:
+            manifest = await manifest_of(place, number, run_id=run_id)
+            await fill(place, data_dir, manifest, service=service, say=say)
+        except CorruptionError as error:
+            say(f"{service}: backup {number} is damaged: {error}")
+            damaged = error
+        else:
+            return True
+    if damaged is not None:
+        raise damaged
+    return False
 
 
 async def manifest_of(place: ObjectPlace, number: int, *, run_id: str) -> BackupManifest:

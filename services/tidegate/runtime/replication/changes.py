@@ -86,13 +86,17 @@ def newest_change(db: sqlite3.Connection) -> int:
     return db.execute(f"SELECT max(place) FROM {CHANGED_ROWS}").fetchone()[0] or 0
 
 
-def forget_changes(db: sqlite3.Connection, *, through: int, most: int) -> None:
-    """Remove at most ``most`` notes up to a place, but never the newest, after which places go on."""
-    db.execute(
+def forget_changes(db: sqlite3.Connection, *, through: int, most: int) -> int:
+    """Remove at most ``most`` notes up to a place, but never the newest, after which places go on; how many it was.
+
+    Raises:
+        sqlite3.OperationalError: the disk is full or does not answer.
+    """
+    return db.execute(
         f"DELETE FROM {CHANGED_ROWS} WHERE place IN (SELECT place FROM {CHANGED_ROWS} WHERE place <= ?"
         f" AND place < (SELECT max(place) FROM {CHANGED_ROWS}) ORDER BY place LIMIT ?)",
         (through, most),
-    )
+    ).rowcount
 
 
 def changed_rows(db: sqlite3.Connection, tables: Sequence[Table], *, after: int) -> Iterator[ChangedRows]:

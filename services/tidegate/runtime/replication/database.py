@@ -84,10 +84,11 @@ class ReplicaDatabase:
                 self._open.close()
                 self._open = None
 
-    def cut_if_silent(self) -> None:
-        """Called by another thread: end a call that gets nowhere, with ``UnavailableError``."""
+    def cut_if_silent(self, *, for_s: float | None = None) -> None:
+        """Called by another thread: end a call that got nowhere for so long, with ``UnavailableError``."""
+        silent_s = SILENT_S if for_s is None else for_s
         with self._opening:
-            if self._open is not None and time.monotonic() - self._progressed_at_s > SILENT_S:
+            if self._open is not None and time.monotonic() - self._progressed_at_s > silent_s:
                 with closing(socket.socket(fileno=os.dup(self._open.fileno()))) as connection:
                     connection.shutdown(socket.SHUT_RDWR)
 

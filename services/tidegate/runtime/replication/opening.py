@@ -98,9 +98,14 @@ async def follow(
         UnavailableError: PostgreSQL or the disk does not answer.
         ConfigError: PostgreSQL refuses this user.
     """
-    tables = read_tables(writer)
-    track(writer, tables, epoch=taken.epoch)
-    newest = newest_change(writer)
+    try:
+        tables = read_tables(writer)
+        track(writer, tables, epoch=taken.epoch)
+        newest = newest_change(writer)
+    except sqlite3.OperationalError as error:
+        raise UnavailableError(
+            f"{kind.path} cannot be written", why=str(error), fix="free space on its disk; nothing was lost"
+        ) from error
 
     def send() -> int:
         there = database.layout()

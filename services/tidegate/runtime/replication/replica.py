@@ -8,6 +8,7 @@ messages that would change it stay at the broker.
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -32,8 +33,8 @@ ANSWER_DEADLINE_S = 15.0
 RETRY_S = 0.5
 # An idle owner is heard of as often, by which another process knows that it is not dead (``ownership.SILENT_S``).
 PERIOD_S = 1.0
-# Notes of pushed rows that are removed at once, beside the event loop's other work.
-FORGOTTEN_AT_ONCE = 5_000
+# Notes of pushed rows that are removed at once, beside the event loop's other work, and in one period.
+FORGOTTEN_AT_ONCE, FORGOTTEN_MAX = 5_000, 200_000
 _BUSY_TIMEOUT_S = 5.0
 # Between two looks at a call.
 LOOK_S = 1.0
@@ -134,10 +135,21 @@ class Replica:
                 await self._pushed()
             except UnavailableError:  # the log has it
                 continue
-            forget_changes(self._writer, through=self._pushed_through, most=FORGOTTEN_AT_ONCE)
+            with suppress(sqlite3.OperationalError):  # a full disk: later
+                await self._forget_pushed()
+
+    async def _forget_pushed(self) -> None:
+        """Remove the notes of what PostgreSQL has; between two transactions the other loops run."""
+        for _ in range(FORGOTTEN_MAX // FORGOTTEN_AT_ONCE):
+            removed = forget_changes(self._writer, through=self._pushed_through, most=FORGOTTEN_AT_ONCE)
+            if removed < FORGOTTEN_AT_ONCE:
+                break
+            await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Let go of the connections once a push that has begun has ended."""
+        """Let go of the connections; a push that has begun is cut off, and its rows are pushed at the next start."""
+        if self._push is not None:
+            self._database.cut_if_silent(for_s=0.0)
         await self._thread.run(self._disconnect)
         self._thread.close()
 
