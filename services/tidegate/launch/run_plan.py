@@ -34,7 +34,7 @@ RunName = Annotated[
         description="of 1-40 lower-case letters, digits and inner dashes",
     ),
 ]
-REPLICAS_MAX = 64
+REPLICAS_MAX = 256
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -57,22 +57,7 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
         context.log.warning(
             "tasks_not_signed", why="no secret of tasks is configured: every message is believed"
         )
-    replica = ServiceReplica(
-        context,
-        Kind(
-            run_id=settings.run,
-            schema_version=SCHEMA_VERSION,
-            path=context.data_dir / LEDGER_FILE,
-            create=partial(_create_ledger, run_id=settings.run),
-        ),
-        files=PayloadReplica(context.data_dir / SEGMENTS_FOLDER, replay=context.data_dir / REPLAY_FOLDER),
-    )
-    # No second store on this folder takes the replica of the first.
-    lock = lock_folder(context.data_dir)
-    try:
-        await replica.begin()
-    finally:
-        os.close(lock)
+    replica = await _begun_replica(context)
     store = Store(
         context.data_dir,
         run_id=settings.run,
@@ -111,6 +96,23 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
         ],
         close=close,
     )
+
+
+async def _begun_replica(context: ServiceContext) -> ServiceReplica:
+    folder, run_id = context.data_dir, context.settings.run
+    create = partial(_create_ledger, run_id=run_id)
+    replica = ServiceReplica(
+        context,
+        Kind(run_id, SCHEMA_VERSION, folder / LEDGER_FILE, create),
+        files=PayloadReplica(folder / SEGMENTS_FOLDER, replay=folder / REPLAY_FOLDER),
+    )
+    # No second store on this folder takes the replica of the first.
+    lock = lock_folder(folder)
+    try:
+        await replica.begin()
+    finally:
+        os.close(lock)
+    return replica
 
 
 def _create_ledger(path: Path, *, run_id: str) -> None:
