@@ -80,8 +80,8 @@ def payloads(*, quick: bool) -> list[Payload]:
     """The kinds that are measured, about a second of each: CPU time comes in hundredths, the broker works in bursts."""
     share = 10 if quick else 1
     return [
-        Payload("segment, 64 steps of 8", _segment(64, 8), 1, 64 * 8, 6000 // share),
-        Payload("segment, 64 steps of 16", _segment(64, 16), 1, 64 * 16, 5000 // share),
+        Payload("segment, 64 steps of 8", segment(64, 8), 1, 64 * 8, 6000 // share),
+        Payload("segment, 64 steps of 16", segment(64, 16), 1, 64 * 16, 5000 // share),
         Payload(
             f"group of 16 completions of {SHORT_TOKENS} tokens",
             _completion(SHORT_PROMPT_TOKENS, SHORT_TOKENS),
@@ -96,11 +96,12 @@ def payloads(*, quick: bool) -> list[Payload]:
             LONG_TOKENS,
             1200 // share,
         ),
-        Payload("segment, 128 steps of 64", _segment(128, 64), 1, 128 * 64, 1000 // share),
+        Payload("segment, 128 steps of 64", segment(128, 64), 1, 128 * 64, 1000 // share),
     ]
 
 
-def _segment(num_steps: int, num_envs: int) -> dict[str, Array]:
+def segment(num_steps: int, num_envs: int) -> dict[str, Array]:
+    """The tensors of a segment of CartPole, made up."""
     rng = np.random.default_rng(0)
     shape = (num_steps, num_envs)
     return {

@@ -72,6 +72,11 @@ BENCHES: dict[str, BenchEntry] = {
         "one to four actors, one and two ranks of each classic trainer, beside what `tidegate plan` predicts",
         asked_for=True,
     ),
+    "fleet": BenchEntry(
+        "benchmarks.fleet:run",
+        "50 to 200 actors against the services: trajectories a second and CPU by service, beside `tidegate sim`",
+        asked_for=True,
+    ),
     "lag": BenchEntry("benchmarks.lag:run", "what the staleness budget buys and costs"),
     "staleness": BenchEntry(
         "benchmarks.staleness:run",
