@@ -31,7 +31,6 @@ from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.report import simulate_fleet
 from tidegate.launch.run_folder import read_processes
 
-BATCH_SIZE = 16
 # Small segments: their content is not what is measured.
 NUM_ENVS, UNROLL_LENGTH = 1, 16
 # As many in flight as actors, and twice, so that no actor waits for admission.
@@ -42,15 +41,16 @@ LIGHT_ACTORS = "light actors"
 
 
 class Fleet(msgspec.Struct, frozen=True):
-    """So many actors beside the run's own one; ``rollout``: as `tidegate sim` has it."""
+    """So many actors beside the run's own one; ``rollout``: as `tidegate sim` has it; ``batch_size``: trajectories."""
 
     actors: int
     rollout: str
+    batch_size: int = 16
 
     @property
     def name(self) -> str:
         """As it is printed."""
-        return f"{self.actors} actors, {self.rollout}"
+        return f"{self.actors} actors, {self.rollout}, batches of {self.batch_size}"
 
 
 FLEETS = (
@@ -59,6 +59,8 @@ FLEETS = (
     Fleet(200, "lognormal:1:0.5"),
     Fleet(200, "lognormal:0.5:0.5"),
     Fleet(200, "lognormal:0.25:0.5"),
+    # Versions cost each actor an announcement: fewer of them leave more to the trajectories.
+    Fleet(200, "lognormal:0.25:0.5", batch_size=128),
 )
 
 
@@ -106,7 +108,7 @@ def run(setting: BenchSetting) -> BenchResult:
         samples=[_sample(each, done) for each in done],
         notes=[
             "the peer is `tidegate sim`, which knows nothing of CPUs",
-            f"batches of {BATCH_SIZE} segments of {UNROLL_LENGTH} steps of {NUM_ENVS} environment",
+            f"segments of {UNROLL_LENGTH} steps of {NUM_ENVS} environment",
         ],
         table=markdown(done),
     )
@@ -129,13 +131,16 @@ def markdown(done: list[Measured]) -> str:
 
 
 def _measure(setting: BenchSetting, fleet: Fleet, repetition: int) -> Measured:
-    folder = setting.folder / f"fleet-{fleet.actors}-{fleet.rollout.replace(':', '-')}-{repetition}"
-    max_lag = round(IN_FLIGHT_OF_ACTORS * fleet.actors / BATCH_SIZE)
+    folder = (
+        setting.folder
+        / f"fleet-{fleet.actors}-{fleet.rollout.replace(':', '-')}-{fleet.batch_size}-{repetition}"
+    )
+    max_lag = max(2, round(IN_FLIGHT_OF_ACTORS * fleet.actors / fleet.batch_size))
     command = up_command(
         setting.run_file,
         folder=folder,
         overrides=[
-            f"batch_size={BATCH_SIZE}",
+            f"batch_size={fleet.batch_size}",
             f"staleness.max_lag={max_lag}",
             f"workload.num_envs={NUM_ENVS}",
             f"workload.unroll_length={UNROLL_LENGTH}",
@@ -143,7 +148,7 @@ def _measure(setting: BenchSetting, fleet: Fleet, repetition: int) -> Measured:
             "actor.replicas=1",
         ],
     )
-    light = [sys.executable, "-m", "benchmarks.light_actors", str(folder), str(fleet.actors), fleet.rollout]
+    light = [sys.executable, "-m", "benchmarks.light_actors", str(folder), str(fleet.actors)]
     steps = StepsFile(folder / STEPS_FILE)
     window_s = QUICK_WINDOW_S if setting.quick else WINDOW_S
     with Program(command, log=folder.with_name(f"{folder.name}.log"), environment=THREADS) as program:
@@ -186,9 +191,9 @@ def _simulated(fleet: Fleet, max_lag: int, points: list[StepPoint]) -> float:
         actors=fleet.actors + 1,
         rollout=parse_distribution(fleet.rollout),
         learn=learn,
-        batch_size=BATCH_SIZE,
+        batch_size=fleet.batch_size,
         max_lag=max_lag,
-        max_running=(max_lag + 1) * BATCH_SIZE,
+        max_running=(max_lag + 1) * fleet.batch_size,
     )
     return simulate_fleet(plan, horizon_s=100.0 * plan.rollout.mean_s).samples_per_s
 

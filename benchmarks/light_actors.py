@@ -1,6 +1,7 @@
-"""Many actors in one process, each with the actor's own code, connections and server: rollouts take time, and no work.
+"""Many actors in one process, each with the actor's own code, connections and server; their segments are made up.
 
-``python -m benchmarks.light_actors FOLDER COUNT ROLLOUT``: of a live run of segments, until it is terminated.
+``python -m benchmarks.light_actors FOLDER COUNT``: of a live run of segments, until it is terminated. Rollouts take as
+long as the run's ``workload.latency`` says, and no work.
 """
 
 import asyncio
@@ -12,7 +13,6 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import structlog
 import uvloop
 
@@ -20,7 +20,6 @@ from benchmarks.payloads import segment
 from tidegate.actor.config import ActorConfig
 from tidegate.actor.engines.port import Completed, EngineControl, Rollouts, Sample
 from tidegate.actor.main import assemble
-from tidegate.core.distributions import Distribution, parse_distribution
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import PolicySnapshot, Sampler, Task, VersionSpan
 from tidegate.launch.run_folder import read_plan, read_record, settings_of
@@ -37,21 +36,17 @@ from tidegate.runtime.telemetry import Telemetry
 from tidegate.wire.permissions import user_of
 from tidegate.wire.subjects import Topology
 
-# Between two looks at whether the engine is to stop.
-LOOK_S = 0.05
 # Actors start one after the other, as a Deployment's pods do.
 START_PAUSE_S = 0.02
 # Their numbers, beside those that the run itself has.
 FIRST_INDEX = 1000
 
 
-class WaitingEngine:
-    """Segments that take time and are made up, under the policy that was newest when they began."""
+class MadeUpEngine:
+    """The same segment for every task, at once, under the policy that is newest then."""
 
-    def __init__(self, control: EngineControl, rollout: Distribution, settings: Settings, seed: int) -> None:
+    def __init__(self, control: EngineControl, settings: Settings) -> None:
         self._control = control
-        self._rollout = rollout
-        self._rng = np.random.default_rng(seed)
         self._num_steps = settings.workload.unroll_length
         self._tensors = segment(self._num_steps, settings.workload.num_envs)
 
@@ -62,36 +57,28 @@ class WaitingEngine:
         """Every task fits."""
 
     def generate(self, tasks: Sequence[Task]) -> list[Rollouts]:
-        """Wait as long as a rollout takes."""
-        control, started_at_s = self._control, time.time()
+        """A segment for each task."""
+        control, now_s = self._control, time.time()
         newest = control.newest
         assert newest is not None
         if control.serving is not newest:
             control.swapped(newest, seconds=0.0)
-        control.begins(tasks, newest.version, now_s=started_at_s)
-        ends_s = time.monotonic() + self._rollout.quantile(self._rng.random())
-        while (left_s := ends_s - time.monotonic()) > 0:
-            if control.stop:
-                control.ends()
-                return []
-            time.sleep(min(left_s, LOOK_S))
-        control.ends()
         sample = Sample(
             tensors=self._tensors,
             spans=(VersionSpan(newest.version, 0, self._num_steps),),
             num_steps=self._tensors["valid"].size,
         )
-        return [Rollouts(task, (sample,), started_at_s, time.time()) for task in tasks]
+        return [Rollouts(task, (sample,), now_s, now_s) for task in tasks]
 
     def complete(self, prompts: Sequence[str], sampler: Sampler) -> Completed:
         """It answers no prompts."""
-        raise ConfigError("A waiting engine answers no prompts")
+        raise ConfigError("An engine of made-up segments answers no prompts")
 
     def close(self) -> None:
         """It holds nothing."""
 
 
-async def run_actors(folder: Path, *, count: int, rollout: Distribution) -> None:
+async def run_actors(folder: Path, *, count: int) -> None:
     """Run until a signal; what they hold is then released.
 
     Raises:
@@ -110,21 +97,16 @@ async def run_actors(folder: Path, *, count: int, rollout: Distribution) -> None
             settings, listen=f"127.0.0.1:{port}", instance=f"actor-{FIRST_INDEX + index}"
         )
         config: ActorConfig = plan.services["actor"]
-        actors.append(
-            asyncio.create_task(_actor(one, config, index=FIRST_INDEX + index, rollout=rollout, drain=drain))
-        )
+        actors.append(asyncio.create_task(_actor(one, config, index=FIRST_INDEX + index, drain=drain)))
         if await drain.sleep(START_PAUSE_S):
             break
     await asyncio.gather(*actors)
 
 
-async def _actor(
-    settings: Settings, config: ActorConfig, *, index: int, rollout: Distribution, drain: Drain
-) -> int:
+async def _actor(settings: Settings, config: ActorConfig, *, index: int, drain: Drain) -> int:
     async def build(context: ServiceContext, config: ActorConfig) -> ServiceParts:
         control = EngineControl()
-        engine = WaitingEngine(control, rollout, settings, seed=index)
-        return assemble(context, config, engine=engine, control=control)
+        return assemble(context, config, engine=MadeUpEngine(control, settings), control=control)
 
     accepted, clock = accepted_tokens(settings), SystemClock()
     ports = ProcessPorts(
@@ -156,4 +138,4 @@ async def _open_bus(settings: Settings, clock: SystemClock, topology: Topology) 
 
 if __name__ == "__main__":
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(30))
-    uvloop.run(run_actors(Path(sys.argv[1]), count=int(sys.argv[2]), rollout=parse_distribution(sys.argv[3])))
+    uvloop.run(run_actors(Path(sys.argv[1]), count=int(sys.argv[2])))
