@@ -114,7 +114,7 @@ def test_typo_is_named_at_every_depth(override: str, hint: str) -> None:
         ("policy.hidden=[64,0]", "policy.hidden.1 is 0; it must be a whole number >= 1"),
         ("policy.hidden=64", "policy.hidden is 64; it must be a list, each a whole number >= 1"),
         ("policy.kind=tree", "policy.kind: There is no 'tree' among the policies"),
-        ("actor.replicas=0", "actor.replicas is 0; it must be a whole number >= 1 and <= 64"),
+        ("actor.replicas=0", "actor.replicas is 0; it must be a whole number >= 1 and <= 256"),
         ("run=Cart_Pole", "run is 'Cart_Pole'; it must be a text of 1-40 lower-case letters"),
         ("workload=3", "workload is 3; it must be a section with kind, env"),
         ("learner=[]", "learner is []; it must be a section with"),

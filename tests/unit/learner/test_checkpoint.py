@@ -169,7 +169,7 @@ def test_when_no_checkpoint_is_intact_the_error_has_a_fix(tmp_path: Path) -> Non
     folder = open_folder(tmp_path)
     for step in (1, 2):
         spoil(folder.write(checkpoint(version(step))) / "policy.safetensors")
-    with pytest.raises(CorruptionError, match=r"No checkpoint in .* is intact.*remove it to train again"):
+    with pytest.raises(CorruptionError, match=r"No checkpoint in .* is intact.*from a copy or a backup"):
         open_folder(tmp_path).newest(run=RUN, policy_kind="mlp")
 
 
