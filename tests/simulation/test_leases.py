@@ -32,8 +32,8 @@ def test_batches_whose_leases_expire_are_trained_later_and_never_twice(
     expired: list[str] = []
     real = Store.expire_leases
 
-    def expire_leases(store: Store, *, monotonic_s: float, now_s: float) -> list[object]:
-        ended = real(store, monotonic_s=monotonic_s, now_s=now_s)
+    def expire_leases(store: Store, *, monotonic_s: float, now_s: float, is_away: bool) -> list[object]:
+        ended = real(store, monotonic_s=monotonic_s, now_s=now_s, is_away=is_away)
         expired.extend(lease.batch_id for lease in ended)
         return list(ended)
 
@@ -47,8 +47,8 @@ def test_batches_whose_leases_expire_are_trained_later_and_never_twice(
 def test_update_that_takes_longer_than_a_lease_lasts_keeps_its_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     real = Store.expire_leases
 
-    def expire_leases(store: Store, *, monotonic_s: float, now_s: float) -> list[object]:
-        ended = real(store, monotonic_s=monotonic_s, now_s=now_s)
+    def expire_leases(store: Store, *, monotonic_s: float, now_s: float, is_away: bool) -> list[object]:
+        ended = real(store, monotonic_s=monotonic_s, now_s=now_s, is_away=is_away)
         assert not ended
         return list(ended)
 

@@ -34,7 +34,7 @@ def test_invariants_hold_under_faults_at_every_budget(seed: int, max_lag: int) -
 @pytest.mark.extended
 @pytest.mark.timeout(600)
 def test_invariants_hold_for_ten_thousand_ticks_of_faults() -> None:
-    report = check(simulate(draw_scenario(11, ticks=LONG_TICKS, max_lag=4)))
+    report = check(simulate(draw_scenario(17, ticks=LONG_TICKS, max_lag=4)))
     assert report.ticks == LONG_TICKS
     # The run covers every kind of trouble, and training progressed all the same.
     assert report.faults > 100

@@ -36,6 +36,8 @@ KILLED_SHARE = 0.5
 SLOWNESS = 5.0
 STRAGGLERS = 0.3
 STORE = "trajectory_store"
+# How the name of a checkpoint of the first policy ends.
+FIRST_POLICY = ".0"
 CLOCK_ERROR_S = 3600.0
 
 Fault = Callable[[SimulatedCluster, random.Random], Awaitable[None]]
@@ -57,7 +59,10 @@ async def roll_learner_back(cluster: SimulatedCluster, rng: random.Random) -> No
     host = cluster.hosts["learner"]
     await host.kill()
     host.hold(held=True)
-    for path in _checkpoints(cluster)[-rng.randint(1, 2) :]:
+    paths = _checkpoints(cluster)
+    # Without any the store opens no branch for it, once one with an update was safe.
+    spared = 0 if paths and paths[0].name.endswith(FIRST_POLICY) else 1
+    for path in paths[spared:][-rng.randint(1, 2) :]:
         shutil.rmtree(path)
     await asyncio.sleep(rng.uniform(0.2, 3.0))
     host.hold(held=False)
