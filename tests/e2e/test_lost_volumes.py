@@ -92,7 +92,7 @@ def test_run_waits_for_postgres_and_loses_nothing(
     postgres.kill()
     run.until(lambda: "replica_away" in run.log(STORE), timeout_s=60, what="a replica that is away")
     said = "trajectory_store holds its answers back: PostgreSQL does not answer"
-    run.until(lambda: said in run.tidegate("explain"), timeout_s=60, what="an explanation")
+    run.until(lambda: said in " ".join(run.tidegate("explain").split()), timeout_s=60, what="an explanation")
     postgres.start()
     killed_s = trains_on(run, after="the death of PostgreSQL")
     postgres.pause()
