@@ -8,7 +8,6 @@ which knows nothing of CPUs: with the same rollouts, the learner's measured time
 import statistics
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ from benchmarks.steps_file import StepPoint, StepsFile
 from benchmarks.training_run import (
     STEPS_FILE,
     THREADS,
+    cpu_s_by_process,
     remove_folder,
     sleep_until,
     up_command,
@@ -29,11 +29,10 @@ from benchmarks.training_run import (
 from tidegate.core.distributions import parse_distribution
 from tidegate.fleet.plan import FleetPlan
 from tidegate.fleet.report import simulate_fleet
-from tidegate.launch.run_folder import read_processes
 
 # Small segments: their content is not what is measured.
 NUM_ENVS, UNROLL_LENGTH = 1, 16
-# As many in flight as actors, and twice, so that no actor waits for admission.
+# Twice as many in flight as actors, so that none of them waits for admission.
 IN_FLIGHT_OF_ACTORS = 2.0
 WARM_UP_S, WARM_UP_EACH_S = 10.0, 0.1
 WINDOW_S, QUICK_WINDOW_S = 30.0, 8.0
@@ -155,9 +154,9 @@ def _measure(setting: BenchSetting, fleet: Fleet, repetition: int) -> Measured:
         wait_for_training(program, folder, after_s=0.0)
         with Program(light, log=folder.with_name(f"{folder.name}-actors.log"), environment=THREADS) as actors:
             sleep_until(program, time.time() + WARM_UP_S + WARM_UP_EACH_S * fleet.actors)
-            from_s, before = time.time(), _cpu_s(program, folder, actors)
+            from_s, before = time.time(), _spent_s(program, folder, actors)
             sleep_until(program, from_s + window_s)
-            to_s, after = time.time(), _cpu_s(program, folder, actors)
+            to_s, after = time.time(), _spent_s(program, folder, actors)
             actors.require_alive()
         points = [point for point in steps.read() if from_s < point.at_s <= to_s]
     remove_folder(folder)
@@ -175,13 +174,9 @@ def _measure(setting: BenchSetting, fleet: Fleet, repetition: int) -> Measured:
     return found
 
 
-def _cpu_s(program: Program, folder: Path, actors: Program) -> Mapping[str, float]:
-    record = read_processes(folder)
-    pids = {"up": program.pid, LIGHT_ACTORS: actors.pid}
-    if record is not None:
-        pids |= {name: each.pid for name, each in record.processes.items() if each.pid is not None}
-    spent = {name: process_cpu_s(pid) for name, pid in pids.items()}
-    return {name: cpu_s for name, cpu_s in spent.items() if cpu_s is not None}
+def _spent_s(program: Program, folder: Path, actors: Program) -> dict[str, float]:
+    """CPU seconds of each process so far."""
+    return {**cpu_s_by_process(program, folder), LIGHT_ACTORS: process_cpu_s(actors.pid) or 0.0}
 
 
 def _simulated(fleet: Fleet, max_lag: int, points: list[StepPoint]) -> float:

@@ -23,18 +23,17 @@ from tidegate.actor.main import assemble
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import PolicySnapshot, Sampler, Task, VersionSpan
 from tidegate.launch.run_folder import read_plan, read_record, settings_of
-from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle import ProcessPorts, ServiceLifecycle
 from tidegate.runtime.ports import pick_ports
+from tidegate.runtime.process import open_bus
 from tidegate.runtime.rpc import RpcServer
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.service_credentials import accepted_tokens, channels_of
 from tidegate.runtime.telemetry import Telemetry
 from tidegate.wire.permissions import user_of
-from tidegate.wire.subjects import Topology
 
 # Actors start one after the other, as a Deployment's pods do.
 START_PAUSE_S = 0.02
@@ -115,25 +114,13 @@ async def _actor(settings: Settings, config: ActorConfig, *, index: int, drain: 
         log=structlog.get_logger(settings.instance),
         channels=channels_of(settings, "actor"),
         open_telemetry=lambda _stats: Telemetry(settings.telemetry, exporter=None),
-        open_bus=partial(_open_bus, settings, clock),
+        open_bus=partial(open_bus, settings, settings.instance, clock),
         open_server=lambda registrations, meter: RpcServer(registrations, accepted, meter=meter),
         record_usage=lambda _stats: None,
         on_built=lambda: None,
     )
     spec = ServiceSpec(name="actor", config_type=ActorConfig, build=build)
     return await ServiceLifecycle(spec, config, settings, index=index, ports=ports).run()
-
-
-async def _open_bus(settings: Settings, clock: SystemClock, topology: Topology) -> Bus:
-    return await Bus.connect(
-        settings.broker_url,
-        user=settings.broker_user,
-        password=settings.broker_password,
-        name=settings.instance,
-        topology=topology,
-        clock=clock,
-        timeout_s=settings.broker_wait_s,
-    )
 
 
 if __name__ == "__main__":

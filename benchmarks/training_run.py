@@ -84,9 +84,13 @@ def measure_training(command: Sequence[str], *, folder: Path, length: Length) ->
         _wait_for_first_gradient(program, steps)
         first = steps.points[0]
         sleep_until(program, first.at_s + length.warm_up_s)
-        steady_from, at_start, names_before = program.moment(), steps.read()[-1], _by_process(program, folder)
+        steady_from, at_start, names_before = (
+            program.moment(),
+            steps.read()[-1],
+            cpu_s_by_process(program, folder),
+        )
         sleep_until(program, steady_from.at_s + length.window_s)
-        steady_to, at_end, names_after = program.moment(), steps.read()[-1], _by_process(program, folder)
+        steady_to, at_end, names_after = program.moment(), steps.read()[-1], cpu_s_by_process(program, folder)
         if length.target_return is not None:
             _wait_for_target(program, steps, length)
         points = list(steps.read())
@@ -204,7 +208,7 @@ def _window(
     )
 
 
-def _by_process(program: Program, folder: Path) -> dict[str, float]:
+def cpu_s_by_process(program: Program, folder: Path) -> dict[str, float]:
     """CPU seconds so far of the processes that a platform names in its folder; of its root alone for a peer."""
     pids = {"up": program.pid}
     if is_run_folder(folder) and (record := read_processes(folder)) is not None:

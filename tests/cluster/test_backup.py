@@ -15,6 +15,7 @@ import yaml
 
 from tests.cluster.conftest import TAG, cartpole_values
 from tests.cluster.kube import CHART, CommandError, Namespace, until
+from tests.cluster.servers import start_server
 
 IMAGE = os.environ.get("TIDEGATE_E2E_S3_IMAGE", "")
 PORT = 7070
@@ -40,48 +41,18 @@ pytestmark = [
 def bucket(namespace: str) -> None:
     """An S3 server in the namespace, with a bucket, and the Secret with its credentials."""
     place = Namespace(namespace, "s3")
-    restricted = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": True,
-        "runAsUser": 65534,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
-    pod: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "s3", "labels": {"app": "s3"}},
-        "spec": {
-            "automountServiceAccountToken": False,
-            "securityContext": {"fsGroup": 65534},
-            "containers": [
-                {
-                    "name": "s3",
-                    "image": IMAGE,
-                    "imagePullPolicy": "IfNotPresent",
-                    "args": ["--port", f":{PORT}", "--quiet", "posix", "/buckets"],
-                    "env": [
-                        {"name": "ROOT_ACCESS_KEY", "value": SECRET["AWS_ACCESS_KEY_ID"]},
-                        {"name": "ROOT_SECRET_KEY", "value": SECRET["AWS_SECRET_ACCESS_KEY"]},
-                    ],
-                    "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
-                    "securityContext": restricted,
-                    "volumeMounts": [{"name": "buckets", "mountPath": "/buckets"}],
-                }
-            ],
-            "volumes": [{"name": "buckets", "emptyDir": {}}],
+    start_server(
+        place,
+        image=IMAGE,
+        port=PORT,
+        data="/buckets",
+        arguments=["--port", f":{PORT}", "--quiet", "posix", "/buckets"],
+        environment={
+            "ROOT_ACCESS_KEY": SECRET["AWS_ACCESS_KEY_ID"],
+            "ROOT_SECRET_KEY": SECRET["AWS_SECRET_ACCESS_KEY"],
         },
-    }
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "s3"},
-        "spec": {"selector": {"app": "s3"}, "ports": [{"port": PORT}]},
-    }
-    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "bucket"}, "stringData": SECRET}
-    for manifest in (pod, service, secret):
-        place.kubectl("create", "--filename", "-", given=json.dumps(manifest))
-    place.kubectl("wait", "pod/s3", "--for=condition=Ready", "--timeout=60s")
+        secret={"bucket": SECRET},
+    )
     place.kubectl("exec", "s3", "--", "mkdir", "/buckets/runs")
 
 

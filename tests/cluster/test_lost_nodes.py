@@ -8,13 +8,13 @@ import os
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from tests.cluster.conftest import TAG, cartpole_values
 from tests.cluster.kube import CHART, Namespace, until
+from tests.cluster.servers import start_server
 
 IMAGE = os.environ.get("TIDEGATE_E2E_POSTGRES_IMAGE", "")
 PASSWORD = "of-this-test"
@@ -39,49 +39,14 @@ STEPS_AFTER_A_LOSS = 5
 @pytest.fixture(scope="module")
 def postgres(namespace: str) -> None:
     """A server in the namespace, and the Secret with its address."""
-    place = Namespace(namespace, "postgres")
-    pod: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "postgres", "labels": {"app": "postgres"}},
-        "spec": {
-            "automountServiceAccountToken": False,
-            "securityContext": {"fsGroup": 65534},
-            "containers": [
-                {
-                    "name": "postgres",
-                    "image": IMAGE,
-                    "imagePullPolicy": "IfNotPresent",
-                    "env": [{"name": "PASSWORD", "value": PASSWORD}],
-                    "readinessProbe": {"tcpSocket": {"port": 5432}, "periodSeconds": 1},
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                        "runAsNonRoot": True,
-                        "runAsUser": 65534,
-                        "seccompProfile": {"type": "RuntimeDefault"},
-                    },
-                    "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-                }
-            ],
-            "volumes": [{"name": "data", "emptyDir": {}}],
-        },
-    }
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "postgres"},
-        "spec": {"selector": {"app": "postgres"}, "ports": [{"port": 5432}]},
-    }
-    secret = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "database"},
-        "stringData": {"uri": f"postgresql://tidegate:{PASSWORD}@postgres/postgres"},
-    }
-    for manifest in (pod, service, secret):
-        place.kubectl("create", "--filename", "-", given=json.dumps(manifest))
-    place.kubectl("wait", "pod/postgres", "--for=condition=Ready", "--timeout=60s")
+    start_server(
+        Namespace(namespace, "postgres"),
+        image=IMAGE,
+        port=5432,
+        data="/data",
+        environment={"PASSWORD": PASSWORD},
+        secret={"database": {"uri": f"postgresql://tidegate:{PASSWORD}@postgres/postgres"}},
+    )
 
 
 def steps(release: Namespace) -> list[float]:

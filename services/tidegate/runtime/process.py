@@ -77,7 +77,7 @@ async def _run(
         open_telemetry=lambda stats: open_telemetry(
             settings.telemetry, service=spec.name, instance=instance, run=settings.run, board=stats
         ),
-        open_bus=partial(_open_bus, settings, instance, clock),
+        open_bus=partial(open_bus, settings, instance, clock),
         open_server=lambda registrations, meter: RpcServer(registrations, accepted, meter=meter),
         record_usage=partial(_record_usage, watchdog),
         on_built=partial(_on_built, watchdog),
@@ -101,7 +101,12 @@ async def _limit_drain(drain: Drain, drain_timeout_s: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, drain_timeout_s + DRAIN_GRACE_S)
 
 
-async def _open_bus(settings: Settings, instance: str, clock: SystemClock, topology: Topology) -> Bus:
+async def open_bus(settings: Settings, instance: str, clock: SystemClock, topology: Topology) -> Bus:
+    """The connection of a service's instance to the broker of its run.
+
+    Raises:
+        UnavailableError: there is no broker within ``settings.broker_wait_s``.
+    """
     return await Bus.connect(
         settings.broker_url,
         user=settings.broker_user,

@@ -34,7 +34,8 @@ class PayloadReplica:
         """
         self._folder = folder
         self._replay_folder = replay
-        self._known: set[int] | None = None
+        # When payloads were last removed. What a transaction that failed removed is removed with the next segment.
+        self._segments: set[int] | None = None
 
     def create(self, db: "Connection[tuple[Any, ...]]", schema: str) -> None:
         """Make the table new."""
@@ -47,7 +48,6 @@ class PayloadReplica:
         )
         # Compressed tensors do not get smaller, and trying takes the server's time.
         db.execute(sql(f"ALTER TABLE {schema}.payloads ALTER payload SET STORAGE EXTERNAL"))
-        self._known = set()
 
     def push(self, db: "Connection[tuple[Any, ...]]", schema: str, changed: ChangedRows) -> None:
         """Send the payloads of new frames; a segment that was deleted meanwhile is not needed."""
@@ -63,18 +63,13 @@ class PayloadReplica:
                 ),
                 [list(column) for column in zip(*portion, strict=True)],
             )
-        if self._known is not None:
-            self._known.update(segment for segment, _, _ in locations)
 
     def finish(self, db: "Connection[tuple[Any, ...]]", schema: str) -> None:
         """Remove the payloads of segments that are gone."""
-        if self._known is None:
-            found = db.execute(sql(f"SELECT DISTINCT segment FROM {schema}.payloads"))
-            self._known = {segment for (segment,) in found}
-        gone = self._known.difference(segments_in(self._folder))
-        if gone:
-            db.execute(sql(f"DELETE FROM {schema}.payloads WHERE segment = ANY(%s)"), (sorted(gone),))
-            self._known -= gone
+        segments = segments_in(self._folder)
+        if segments != self._segments:
+            db.execute(sql(f"DELETE FROM {schema}.payloads WHERE segment <> ALL(%s)"), (sorted(segments),))
+            self._segments = segments
 
     def fill(self, db: "Connection[tuple[Any, ...]]", schema: str) -> None:
         """Write the segments again.

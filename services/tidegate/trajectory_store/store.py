@@ -330,7 +330,7 @@ class Store:
         return [batch_id for batch_id in batch_ids if batch_id not in kept]
 
     def expire_leases(self, *, monotonic_s: float, now_s: float, is_away: bool = False) -> list[BatchLease]:
-        """End the leases that their learners did not renew in time; returns them. While it is away nobody could."""
+        """End the leases that their learners did not renew in time; returns them. ``is_away``: they cannot renew."""
         leases = self.ledger.leases
         self._deadlines.renew(leases if is_away else ())
         overdue = [leases[name] for name in self._deadlines.overdue(leases.keys(), now_s=monotonic_s)]

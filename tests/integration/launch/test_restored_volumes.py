@@ -1,6 +1,7 @@
 """The init container of a restore against a real broker: only before the first task, and the queue after the store."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ from tests.support.call_credentials import accepted
 from tests.unit.cli.run_folder import write_accounting, write_checkpoint
 from tests.unit.launch.backup.folders import back_up
 from tidegate.cli.backup import volume_command
-from tidegate.core.errors import StaleFolderError, UnavailableError
+from tidegate.core.errors import CorruptionError, StaleFolderError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.cluster import POD_NAME_VARIABLE
@@ -93,6 +94,7 @@ async def test_lost_volume_of_the_learner_is_filled_from_the_newest_backup_once_
         await volume_command._restore_if_lost(place, record, volume)  # pyright: ignore[reportPrivateUsage]
         return sorted(path.name for path in volume.iterdir() if path.is_dir())
 
+    monkeypatch.setenv(POD_NAME_VARIABLE, "rl-learner-0")
     # Backups of this id are of an earlier run.
     assert await start("new-run") == []
     await bus.publish(topology.tasks("default"), b"task", message_id="t-1")
@@ -107,6 +109,12 @@ async def test_lost_volume_of_the_learner_is_filled_from_the_newest_backup_once_
     (tmp_path / "volumes" / "own" / "learner").mkdir(parents=True)
     assert await start("own") == ["learner"]
     assert list((tmp_path / "volumes" / "own" / "learner").iterdir()) == []
+    # Nothing of a backup of which a part is missing.
+    (tmp_path / "damaged").mkdir()
+    shutil.copytree(tmp_path / "bucket" / record.run_id, tmp_path / "damaged" / record.run_id)
+    shutil.rmtree(tmp_path / "damaged" / record.run_id / "objects")
+    with pytest.raises(CorruptionError, match=r"No backup in .* is whole"):
+        await start("from-damaged", bucket="damaged")
     # Of several ranks one has checkpoints.
     monkeypatch.setenv(POD_NAME_VARIABLE, "rl-learner-1")
     assert await start("second-rank") == []

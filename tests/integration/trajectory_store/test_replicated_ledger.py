@@ -40,7 +40,7 @@ def tables_of(path: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 
 class ReplicatedLedgerMachine(LedgerMachine):
-    """The same histories. After each event, which somebody may have been told of, the replica is up to date."""
+    """The same histories. After each event the replica is up to date, as before each answer."""
 
     server: ClassVar[PostgresServer]
     num_machines: ClassVar[int] = 0

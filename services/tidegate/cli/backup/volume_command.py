@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import re
 import time
 from pathlib import Path
 from typing import Annotated
@@ -20,9 +19,10 @@ from tidegate.launch.backup.volumes import (
     is_lost,
     manifest_of,
 )
-from tidegate.launch.cluster import BROKER_WAIT_S, POD_NAME_VARIABLE, password_path
+from tidegate.launch.cluster import BROKER_WAIT_S, password_path
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
+from tidegate.learner.ranks.membership import pod_ordinal
 from tidegate.runtime.broker_password import broker_password
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
@@ -35,8 +35,6 @@ from tidegate.wire.subjects import Topology
 # Whose volumes must be of one moment.
 OF_ONE_MOMENT = ("task_queue", "trajectory_store")
 STORE_WAIT_S = 1800.0
-# Of the pods of a Job with an index, which are a learner's of several ranks (JobSet).
-JOB_INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 LOOK_PERIOD_S = 1.0
 
 
@@ -95,7 +93,7 @@ async def _restore(service: str, place: str, number: int, record: RunRecord, dat
 
 async def _restore_if_lost(place: str, record: RunRecord, data_dir: Path) -> None:
     """A new run has no backup, and what its place has of another one of this id is not its own."""
-    if not is_lost(data_dir) or _is_follower():
+    if not is_lost(data_dir) or pod_ordinal(os.environ) > 0:  # other ranks than the first have no checkpoints
         return
     num_tasks = await _published_tasks(record, "learner")
     url = below(place, record.run_id)
@@ -107,13 +105,6 @@ async def _restore_if_lost(place: str, record: RunRecord, data_dir: Path) -> Non
         say=typer.echo,
     ):
         typer.echo(f"learner: the volume is empty, and {url} has no backup")
-
-
-def _is_follower() -> bool:
-    """Whether this is the pod of another rank than 0, which has no checkpoints."""
-    ordinal = re.search(r"-(\d+)$", os.environ.get(POD_NAME_VARIABLE, ""))
-    index = os.environ.get(JOB_INDEX_VARIABLE) or (ordinal[1] if ordinal else "0")
-    return int(index) > 0
 
 
 async def _check_new_streams(record: RunRecord, service: str) -> None:

@@ -8,8 +8,9 @@ for by its number.
 import asyncio
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -35,6 +36,8 @@ from tidegate.trajectory_store.snapshot import trained_beyond
 
 # Parts on their way at once, in memory.
 DOWNLOADS_MAX = 4
+
+UsedT = TypeVar("UsedT")
 
 
 class RestoredBackup(msgspec.Struct, frozen=True):
@@ -86,27 +89,27 @@ async def restore(
         TidegateError: the store refused, or did not answer in time.
     """
     unfinished = _place_beside(folder)
-    passed_over: list[str] = []
+
+    async def fetch_all(each: int) -> tuple[BackupManifest, int]:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        manifest = await read_manifest(place, each)
+        check_space(manifest.num_bytes(), unfinished.parent)
+        say(f"backup {each}: {len(manifest.files)} files, {manifest.num_bytes() / 1e6:,.1f} MB")
+        for file in manifest.files:
+            await fetch(place, file, unfinished)
+        publish_again(unfinished / JOURNAL)
+        with schema.reading(unfinished / LEDGER) as ledger:
+            _, updates_lost = trained_beyond(ledger, parse_version(manifest.version))
+        return manifest, updates_lost
+
     try:
-        for each in _candidates(await numbers_in(place), number, url=place.url):
-            shutil.rmtree(unfinished, ignore_errors=True)
-            try:
-                manifest = await read_manifest(place, each)
-                check_space(manifest.num_bytes(), unfinished.parent)
-                say(f"backup {each}: {len(manifest.files)} files, {manifest.num_bytes() / 1e6:,.1f} MB")
-                for file in manifest.files:
-                    await fetch(place, file, unfinished)
-                publish_again(unfinished / JOURNAL)
-                with schema.reading(unfinished / LEDGER) as ledger:
-                    _, updates_lost = trained_beyond(ledger, parse_version(manifest.version))
-            except (CorruptionError, NotFoundError) as error:
-                passed_over.append(f"backup {each}: {error}")
-                say(f"backup {each} is passed over: {error}")
-                continue
+        candidates = _candidates(await numbers_in(place), number, url=place.url)
+        found, passed_over = await first_whole(candidates, fetch_all, say=say)
+        if found is not None:
             unfinished.chmod(0o700)
             unfinished.replace(folder)
             sync_folder(unfinished.parent)
-            return RestoredBackup(manifest, tuple(passed_over), updates_lost)
+            return RestoredBackup(found[0], tuple(passed_over), found[1])
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
     if not passed_over:
@@ -117,7 +120,29 @@ async def restore(
             why=passed_over[0],
             fix="restore another one: `tidegate restore PLACE --list` names them",
         )
-    raise CorruptionError(
+    raise none_whole(place, passed_over)
+
+
+async def first_whole(
+    numbers: Sequence[int], use: Callable[[int], Awaitable[UsedT]], *, say: Callable[[str], None]
+) -> tuple[UsedT | None, list[str]]:
+    """What ``use`` made of the first backup of which nothing is missing or damaged, and why others were passed over.
+
+    None where none of them is whole, or there is none.
+    """
+    passed_over: list[str] = []
+    for number in numbers:
+        try:
+            return await use(number), passed_over
+        except (CorruptionError, NotFoundError) as error:
+            passed_over.append(f"backup {number}: {error}")
+            say(f"backup {number} is passed over: {error}")
+    return None, passed_over
+
+
+def none_whole(place: ObjectPlace, passed_over: Sequence[str]) -> CorruptionError:
+    """Why nothing is restored from a place with backups."""
+    return CorruptionError(
         f"No backup in {place.url} is whole",
         why="; ".join(passed_over),
         fix="restore an older version of its objects",

@@ -16,9 +16,16 @@ from pathlib import Path
 
 import msgspec
 
-from tidegate.core.errors import ConfigError, CorruptionError, NotFoundError, StaleFolderError
+from tidegate.core.errors import ConfigError, NotFoundError, StaleFolderError
 from tidegate.launch.backup.manifest import BackupManifest
-from tidegate.launch.backup.restoring import check_space, fetch, numbers_in, read_manifest
+from tidegate.launch.backup.restoring import (
+    check_space,
+    fetch,
+    first_whole,
+    none_whole,
+    numbers_in,
+    read_manifest,
+)
 from tidegate.launch.backup.snapshot import JOURNAL
 from tidegate.runtime.files import replace_file, sync_folder
 from tidegate.runtime.object_storage.place import ObjectPlace
@@ -84,23 +91,21 @@ async def fill_from_newest(
     """Fill a lost volume from the newest backup that is whole; whether there is a backup at all.
 
     Raises:
-        CorruptionError: there are backups, and each is damaged.
+        CorruptionError: there are backups, and of each something is missing or damaged.
         ConfigError: they are of another run, or the volume is too small.
         TidegateError: the store refused, or did not answer in time.
     """
-    damaged: CorruptionError | None = None
-    for number in reversed(await numbers_in(place)):
-        try:
-            manifest = await manifest_of(place, number, run_id=run_id)
-            await fill(place, data_dir, manifest, service=service, say=say)
-        except CorruptionError as error:
-            say(f"{service}: backup {number} is damaged: {error}")
-            damaged = error
-        else:
-            return True
-    if damaged is not None:
-        raise damaged
-    return False
+
+    async def fill_from(number: int) -> BackupManifest:
+        manifest = await read_manifest(place, number)
+        _check_run(manifest, place, run_id=run_id)
+        await fill(place, data_dir, manifest, service=service, say=say)
+        return manifest
+
+    found, passed_over = await first_whole((await numbers_in(place))[::-1], fill_from, say=say)
+    if found is None and passed_over:
+        raise none_whole(place, passed_over)
+    return found is not None
 
 
 async def manifest_of(place: ObjectPlace, number: int, *, run_id: str) -> BackupManifest:
@@ -120,13 +125,17 @@ async def manifest_of(place: ObjectPlace, number: int, *, run_id: str) -> Backup
             why=f"it has {known}",
             fix="set restore.number to one of them",
         ) from error
+    _check_run(manifest, place, run_id=run_id)
+    return manifest
+
+
+def _check_run(manifest: BackupManifest, place: ObjectPlace, *, run_id: str) -> None:
     if manifest.run_id != run_id:
         raise ConfigError(
             f"{place.url} has backups of the run {manifest.run_id}",
             why=f"this release's run id is {run_id}, and journal and ledger belong to one run",
             fix=f"set runId to {manifest.run_id}",
         )
-    return manifest
 
 
 async def fill(

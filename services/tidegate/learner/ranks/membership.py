@@ -47,7 +47,7 @@ def membership(environ: Mapping[str, str]) -> Membership | None:
         if count == 1:
             return None
         found = Membership(
-            rank=int(environ["RANK"]) if "RANK" in environ else _ordinal(environ),
+            rank=int(environ["RANK"]) if "RANK" in environ else pod_ordinal(environ),
             count=count,
             local_rank=int(environ.get("LOCAL_RANK", "0")),
             store=environ.get(STORE_VARIABLE, ""),
@@ -77,7 +77,7 @@ def pod_ranks(environ: Mapping[str, str]) -> PodRanks | None:
         if in_pod == 1:
             return None
         count = int(environ.get("WORLD_SIZE", in_pod))
-        first = _ordinal(environ) * in_pod if count > in_pod else 0
+        first = pod_ordinal(environ) * in_pod if count > in_pod else 0
     except (KeyError, ValueError) as error:
         raise ConfigError(
             f"{RANKS_IN_POD_VARIABLE} is set, and the environment does not define the pod's ranks",
@@ -92,8 +92,12 @@ def pod_ranks(environ: Mapping[str, str]) -> PodRanks | None:
     return PodRanks(first=first, in_pod=in_pod, count=count)
 
 
-def _ordinal(environ: Mapping[str, str]) -> int:
-    """The number of this pod of a StatefulSet or an indexed Job."""
+def pod_ordinal(environ: Mapping[str, str]) -> int:
+    """The number of this pod of a StatefulSet or an indexed Job.
+
+    Raises:
+        KeyError, ValueError: it has none.
+    """
     return int(environ.get(JOB_INDEX_VARIABLE) or environ[POD_NAME_VARIABLE].rpartition("-")[2])
 
 

@@ -60,7 +60,7 @@ def all_rows(db: sqlite3.Connection, tables: Sequence[Table]) -> Iterator[Change
 
 
 def forget_replica(db: sqlite3.Connection) -> None:
-    """Take the notes out of a file that goes on without its replica, or in another place."""
+    """Remove the tables of this package from a file that is used without its replica, or in another place."""
     for name in (CHANGED_ROWS, OWNER):
         db.execute(f"DROP TABLE IF EXISTS {name}")
 

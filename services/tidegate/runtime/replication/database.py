@@ -38,7 +38,7 @@ CREATE TABLE IF NOT EXISTS {schema}.replica (
     schema_version integer NOT NULL,
     epoch bigint NOT NULL,
     whole boolean NOT NULL,
-    heard_at timestamptz NOT NULL
+    heartbeat_at timestamptz NOT NULL
 )
 """
 
@@ -69,7 +69,7 @@ class ReplicaDatabase:
     """One service's replica. It connects when it is needed, and again after any failure."""
 
     def __init__(self, uri: str, *, schema: str, files: ReplicatedFiles | None = None) -> None:
-        """``uri``: as libpq has it; empty: libpq's own environment variables. Nothing is opened yet."""
+        """``uri``: as libpq has it. Nothing is opened yet."""
         self._uri = uri
         self.schema = schema
         self._files = files
@@ -108,7 +108,7 @@ class ReplicaDatabase:
             found = db.execute(
                 sql(
                     "SELECT run_id, schema_version, epoch, whole,"
-                    f" extract(epoch FROM clock_timestamp() - heard_at)::float8 FROM {self.schema}.replica"
+                    f" extract(epoch FROM clock_timestamp() - heartbeat_at)::float8 FROM {self.schema}.replica"
                 )
             ).fetchone()
             return None if found is None else Remote(*found)
@@ -126,7 +126,7 @@ class ReplicaDatabase:
                 db.execute(sql(_REPLICA_TABLE.format(schema=self.schema)))
                 taken = db.execute(
                     sql(
-                        f"INSERT INTO {self.schema}.replica (run_id, schema_version, epoch, whole, heard_at)"
+                        f"INSERT INTO {self.schema}.replica (run_id, schema_version, epoch, whole, heartbeat_at)"
                         " VALUES (%s, %s, 1, false, clock_timestamp()) ON CONFLICT DO NOTHING RETURNING epoch"
                     ),
                     (run_id, schema_version),
@@ -134,7 +134,7 @@ class ReplicaDatabase:
             else:
                 taken = db.execute(
                     sql(
-                        f"UPDATE {self.schema}.replica SET epoch = epoch + 1, heard_at = clock_timestamp()"
+                        f"UPDATE {self.schema}.replica SET epoch = epoch + 1, heartbeat_at = clock_timestamp()"
                         " WHERE epoch = %s RETURNING epoch"
                     ),
                     (seen_epoch,),
@@ -178,7 +178,7 @@ class ReplicaDatabase:
             db.execute(sql(f"UPDATE {self.schema}.replica SET whole = true"))
 
     def push(self, changes: Iterable[ChangedRows], *, epoch: int) -> None:
-        """Write changed rows, all or none, and be heard of.
+        """Write changed rows, all or none, and the time of the heartbeat.
 
         Raises:
             ConflictError: another process owns the replica.
@@ -219,7 +219,7 @@ class ReplicaDatabase:
 
     def _hold(self, db: Connection, epoch: int) -> None:
         held = db.execute(
-            sql(f"UPDATE {self.schema}.replica SET heard_at = clock_timestamp() WHERE epoch = %s"),
+            sql(f"UPDATE {self.schema}.replica SET heartbeat_at = clock_timestamp() WHERE epoch = %s"),
             (epoch,),
         )
         if held.rowcount != 1:
@@ -271,14 +271,10 @@ class ReplicaDatabase:
                     self._open = opened
                 self._progress()
             yield self._open
-        except TidegateError:
+        except BaseException as error:
             self.close()
-            raise
-        except psycopg.Error as error:
-            self.close()
-            raise _explained(error) from error
-        except BaseException:
-            self.close()
+            if isinstance(error, psycopg.Error):
+                raise _explained(error) from error
             raise
 
 

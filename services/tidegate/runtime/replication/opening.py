@@ -21,7 +21,7 @@ from tidegate.runtime.replication.changes import (
     track,
 )
 from tidegate.runtime.replication.ownership import Local, Plan, plan_start, still_owned
-from tidegate.runtime.replication.replica import Replica, watched
+from tidegate.runtime.replication.replica import BUSY_TIMEOUT_S, Replica, watched
 from tidegate.runtime.replication.tables import read_tables
 from tidegate.runtime.sqlite_reading import connect_read_only
 from tidegate.runtime.stats_board import StatsBoard
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 # How long a start waits for PostgreSQL, and for an owner to fall silent; then the process ends, to be started again.
 START_WAIT_S = 60.0
 RETRY_S = 1.0
-_BUSY_TIMEOUT_S = 5.0
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -136,7 +135,7 @@ async def follow(
 
 
 def _try_to_take(kind: Kind, database: "ReplicaDatabase") -> Taken | None:
-    """None while another owner is heard of."""
+    """None while another owner still sends heartbeats."""
     remote = database.read()
     plan = plan_start(
         _local(kind.path),
@@ -167,7 +166,7 @@ def _local(path: Path) -> Local:
 @contextmanager
 def _reading(path: Path) -> Generator[sqlite3.Connection]:
     try:
-        with closing(connect_read_only(path, timeout_s=_BUSY_TIMEOUT_S)) as db:
+        with closing(connect_read_only(path, timeout_s=BUSY_TIMEOUT_S)) as db:
             db.execute("BEGIN")
             yield db
     except sqlite3.OperationalError as error:
@@ -181,7 +180,7 @@ def _reading(path: Path) -> Generator[sqlite3.Connection]:
 
 
 def fill(kind: Kind, database: "ReplicaDatabase", *, epoch: int) -> None:
-    """Write the file again from the replica. What the one before it was ahead by, nobody has heard of.
+    """Write the file again from the replica. What only the file before it had was never sent to another process.
 
     Raises:
         UnavailableError: PostgreSQL or the disk does not answer; the next start begins again.

@@ -10,7 +10,7 @@ import msgspec
 
 from tidegate.core.errors import ConflictError, StaleFolderError
 
-# An owner pushes or says that it is there once a second; one that was silent for so long is taken for dead.
+# An owner pushes once a second at least, which is its heartbeat; without one for so long it is considered dead.
 SILENT_S = 5.0
 
 # What a start does: copy the whole file into a new replica, push what the file is ahead by, or fill the file.
@@ -25,7 +25,7 @@ class Local(msgspec.Struct, frozen=True):
 
 
 class Remote(msgspec.Struct, frozen=True):
-    """What PostgreSQL has. ``whole``: a first copy was finished. ``silent_s``: since its owner was last heard of."""
+    """What PostgreSQL has. ``whole``: a first copy was finished. ``silent_s``: since its owner's last heartbeat."""
 
     run_id: str
     schema_version: int
@@ -37,7 +37,7 @@ class Remote(msgspec.Struct, frozen=True):
 def plan_start(
     local: Local, remote: Remote | None, *, run_id: str, schema_version: int, place: str
 ) -> Plan | None:
-    """What a start does; None: wait, another owner was heard of a moment ago.
+    """What a start does; None: wait, another owner sent a heartbeat a moment ago.
 
     Raises:
         StaleFolderError: the replica is of another run or version, or of another time than the file.
@@ -71,7 +71,7 @@ def taken_over(place: str) -> ConflictError:
     """Why a push is refused."""
     return ConflictError(
         f"Another process took over the replica in PostgreSQL ({place})",
-        why="this one was taken for dead; what it did since has reached nobody",
+        why="this one was considered dead; nothing that it did since was sent to another process",
         fix="nothing: a process that starts again takes the rows of the replica, unless the other one goes on",
     )
 

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 ANSWER_DEADLINE_S = 15.0
 # After a failure PostgreSQL is not asked again so soon.
 RETRY_S = 0.5
-# An idle owner is heard of as often, by which another process knows that it is not dead (``ownership.SILENT_S``).
+# Heartbeat of an idle owner, without which another process considers it dead (``ownership.SILENT_S``).
 PERIOD_S = 1.0
 # Notes of pushed rows that are removed at once, beside the event loop's other work, and in one period.
 FORGOTTEN_AT_ONCE, FORGOTTEN_MAX = 5_000, 200_000
-_BUSY_TIMEOUT_S = 5.0
+BUSY_TIMEOUT_S = 5.0
 # Between two looks at a call.
 LOOK_S = 1.0
 
@@ -125,7 +125,7 @@ class Replica:
             ) from error
 
     async def run(self, drain: Drain) -> None:
-        """Push what nobody waits for, once a period, and be heard of, until draining.
+        """Push once a period, also without changes, which is the heartbeat of the owner, until draining.
 
         Raises:
             TidegateError: another process took over, or PostgreSQL refuses this one.
@@ -187,7 +187,7 @@ class Replica:
         """
         try:
             if self._reader is None:
-                self._reader = connect_read_only(self._path, timeout_s=_BUSY_TIMEOUT_S)
+                self._reader = connect_read_only(self._path, timeout_s=BUSY_TIMEOUT_S)
             self._reader.execute("BEGIN")
             changes = changed_rows(self._reader, self._tables, after=self._pushed_through)
             self._database.push(changes, epoch=self._epoch)

@@ -2,11 +2,9 @@
 
 import os
 import sqlite3
-from contextlib import closing
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.runtime.replication.changes import epoch_of, forget_replica
@@ -47,16 +45,20 @@ class ServiceReplica:
 
     async def begin(self) -> None:
         """Own the replica, and fill the file from it where that is needed (see ``opening.take``)."""
-        if self._database is None:
-            _leave_replica(self._kind.path)
-        else:
+        if self._database is not None:
             self._taken = await take(
                 self._kind, self._database, clock=self._context.clock, log=self._context.log
             )
 
     async def follow(self, writer: sqlite3.Connection) -> None:
-        """Replicate what ``writer`` changes (see ``opening.follow``)."""
-        if self._database is not None and self._taken is not None:
+        """Replicate what ``writer`` changes (see ``opening.follow``).
+
+        Without a replica: a file that had one is marked, as no start may take it for one that was pushed.
+        """
+        if self._database is None:
+            if epoch_of(writer) is not None:
+                forget_replica(writer)
+        elif self._taken is not None:
             self._replica = await follow(
                 writer,
                 self._taken,
@@ -117,15 +119,3 @@ def check_postgres(config: PostgresConfig | None) -> None:
     """
     if config is not None:
         import_module(_DATABASE).check_server(uri_of(config))
-
-
-def _leave_replica(path: Path) -> None:
-    """A file that goes on without its replica is not to be taken for one that was pushed."""
-    if not path.is_file() or path.stat().st_size == 0:
-        return
-    with closing(sqlite3.connect(path, isolation_level=None)) as db:
-        try:
-            if epoch_of(db) is not None:
-                forget_replica(db)
-        except sqlite3.DatabaseError:  # the service says what is wrong with its file
-            return

@@ -111,7 +111,7 @@ async def test_what_was_caught_up_is_there_after_the_folder_is_lost(
         db.execute("DELETE FROM pairs WHERE b = 1")
         db.execute("UPDATE items SET text = 'changed' WHERE id = 3")
         await found.caught_up()
-        db.execute("INSERT INTO items VALUES (4, 'nobody was told', 0.0, x'')")
+        db.execute("INSERT INTO items VALUES (4, 'never sent', 0.0, x'')")
     async with Service(tmp_path / "b", server, run_id=run_id).started() as (db, _):
         there = items(db)
         assert db.execute("SELECT * FROM pairs").fetchall() == [("p", 2)]

@@ -23,13 +23,13 @@ def planned(local: Local, there: Remote | None) -> Plan | None:
         (GONE, None, "copy"),
         (NEVER, None, "copy"),
         (Local(exists=True, epoch=3), remote(3), "push"),
-        # Its own owner of a moment ago: it waits for nobody.
+        # It was the owner itself: it does not wait.
         (Local(exists=True, epoch=3), remote(3, silent_s=HEARD), "push"),
         (GONE, remote(3), "fill"),
         (Local(exists=True, epoch=2), remote(3), "fill"),
         (GONE, remote(3, silent_s=HEARD), None),
         (Local(exists=True, epoch=2), remote(3, silent_s=HEARD), None),
-        # A first copy that was never finished, which nobody was told of.
+        # A first copy that was never finished: no answer was sent by then.
         (GONE, remote(1, whole=False), "copy"),
         (NEVER, remote(1, whole=False, silent_s=HEARD), "copy"),
         # The first owner was killed between taking the replica and saying so in its file.
