@@ -41,9 +41,9 @@ from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled, messaging
 from tidegate.wire.bounds import DETAIL_CHARS_MAX, IDS_MAX, is_id
 from tidegate.wire.clients.trajectory_store import Dropped, TrajectoryStoreClient
-from tidegate.wire.frame import decode_frame
+from tidegate.wire.frame import open_frame
 from tidegate.wire.subjects import HEADER_REFERENCE, HEADER_TASK_PROOF, HEADER_TRAJECTORY_IDS
-from tidegate.wire.validate import validate_trajectory
+from tidegate.wire.validate import validate_frame
 
 FETCH_WAIT_S = 0.5
 # How soon a draining service notices that the last piece of its work was answered.
@@ -189,9 +189,9 @@ class ScoreLoop:
             raise RecordError(
                 "A rollout message holds a reference", why="large groups are scored by a call, then stored"
             )
-        records = decode_frame(delivery.data)
-        for record in records:
-            validate_trajectory(record, run_id=self._context.settings.run)
+        frame = open_frame(delivery.data)
+        validate_frame(frame, run_id=self._context.settings.run)
+        records = frame.trajectories()
         check_group(records, envs=self._envs)
         return records
 

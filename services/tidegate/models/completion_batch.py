@@ -87,6 +87,8 @@ class CompletionBatch:
 
     def _conversations_of(self, index_B: Tensor) -> tuple[Tensor, Tensor]:
         """The conversations of some completions, and the place of each one's completion among these."""
+        if not self.is_split:
+            return index_B, torch.arange(len(index_B), device=index_B.device)
         num_B = torch.bincount(self.rows_C, minlength=len(self.lengths_B))
         # A completion's conversations lie side by side.
         firsts_B = num_B.cumsum(0) - num_B
