@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,12 +23,19 @@ from tidegate.core.errors import TidegateError
 from tidegate.launch.log_tail import final_message
 from tidegate.launch.programs import ProcessSpec, RunningProcess, start_program
 from tidegate.launch.restarts import PermanentFailure, after_exit
+from tidegate.runtime.races import is_set_within
 
 # A log is cut when it reaches this; the part before stays beside it as <name>.log.1 until the next cut.
 LOG_BYTES_MAX = 32 << 20
 KILL_WAIT_S = 5.0
 # In place of the exit code of a process that could not be started.
 EXIT_NOT_STARTED = 1
+
+# Replicas of a service that start at once: two hundred actors would keep each other, and the broker's answers to them,
+# from the processors until their deadlines are over. One that is not ready after so long makes way for the next.
+REPLICAS_STARTING_MAX = 16
+STARTING_S = 30.0
+TURN_POLL_S = 0.5
 
 State = Literal["starting", "running", "backoff", "stopping", "stopped", "failed"]
 
@@ -52,6 +60,7 @@ class _Child:
     process: RunningProcess | None = None
     # The number of an ended group may be another process's.
     group_ended: bool = False
+    has_begun: bool = False
     started_s: float = 0.0
     ever_ready: bool = False
     restarts: int = 0
@@ -86,6 +95,8 @@ class Supervisor:
         self._disk_full = disk_full
         self._beside = beside
         self._num_spawning = 0
+        self._one_ready = asyncio.Event()
+        self._turns = defaultdict[str, asyncio.Lock](asyncio.Lock)
         self.failure: ProcessFailedError | None = None
         self.failed = asyncio.Event()
 
@@ -103,6 +114,7 @@ class Supervisor:
             child.ever_ready = True
             if child.state == "starting":
                 child.state = "running"
+                self._one_ready.set()
 
     def view(self) -> list[ProcessView]:
         """Every process, in the order of their starts."""
@@ -210,7 +222,24 @@ class Supervisor:
         self.failed.set()
         child.ended.set()
 
+    async def _await_turn(self, child: _Child) -> None:
+        """Until fewer than ``REPLICAS_STARTING_MAX`` replicas of its service are starting; then this one is."""
+        async with self._turns[child.spec.replica_of]:
+            while not child.stopping and self._num_starting(child.spec.replica_of) >= REPLICAS_STARTING_MAX:
+                self._one_ready.clear()
+                await is_set_within(self._one_ready, timeout_s=TURN_POLL_S)
+            child.has_begun, child.started_s = True, time.monotonic()
+
+    def _num_starting(self, service: str) -> int:
+        begun_s = time.monotonic() - STARTING_S
+        return sum(
+            child.has_begun and child.state == "starting" and child.started_s > begun_s
+            for child in self._children.values()
+            if child.spec.replica_of == service != ""
+        )
+
     async def _monitor(self, child: _Child) -> None:
+        await self._await_turn(child)
         while not child.stopping:
             child.started_s, child.state, child.problem = time.monotonic(), "starting", ""
             try:

@@ -11,10 +11,17 @@ import msgspec
 import pytest
 
 from tests.support.processes import is_alive
+from tidegate.launch import supervisor as module
 from tidegate.launch.log_tail import final_message
 from tidegate.launch.programs import ProcessSpec, RunningProcess, start_program
 from tidegate.launch.restarts import CRASHES_MAX
-from tidegate.launch.supervisor import LOG_BYTES_MAX, ProcessView, Supervisor
+from tidegate.launch.supervisor import (
+    LOG_BYTES_MAX,
+    REPLICAS_STARTING_MAX,
+    TURN_POLL_S,
+    ProcessView,
+    Supervisor,
+)
 
 pytestmark = pytest.mark.integration
 
@@ -65,6 +72,50 @@ async def test_killed_process_comes_back_with_another_pid(supervisor: Supervisor
     await until(lambda: view_of(supervisor, "sleeper").pid not in (None, pid))
     assert view_of(supervisor, "sleeper").restarts == 1
     assert supervisor.failure is None
+
+
+async def test_many_replicas_of_a_service_start_in_turns_and_others_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    async def start(spec: ProcessSpec) -> RunningProcess:
+        started.append(spec.name)
+        return await start_program(spec)
+
+    supervisor = Supervisor(start=start)
+    replicas = [
+        msgspec.structs.replace(program(f"actor-{n}", SLEEPS, tmp_path), replica_of="actor")
+        for n in range(REPLICAS_STARTING_MAX + 4)
+    ]
+    try:
+        for each in replicas:
+            supervisor.start(each)
+        supervisor.start(program("learner", SLEEPS, tmp_path))
+        await until(lambda: len(started) == REPLICAS_STARTING_MAX + 1)
+        await asyncio.sleep(2 * TURN_POLL_S)
+        assert len(started) == REPLICAS_STARTING_MAX + 1
+        assert "learner" in started
+        # Three are ready, and one dies: it is started again, and takes no turn.
+        for name in ("actor-0", "actor-1", "actor-2"):
+            supervisor.mark_ready(name)
+        await until(lambda: len(started) == REPLICAS_STARTING_MAX + 4)
+        # One that is never ready makes way after a while.
+        monkeypatch.setattr(module, "STARTING_S", 0.0)
+        await until(lambda: len(started) == len(replicas) + 1)
+    finally:
+        await supervisor.stop([*(each.name for each in replicas), "learner"], grace_s=10.0)
+
+
+async def test_stop_ends_processes_whose_turn_to_start_never_came(tmp_path: Path) -> None:
+    supervisor = Supervisor()
+    names = [f"actor-{n}" for n in range(REPLICAS_STARTING_MAX + 2)]
+    for name in names:
+        supervisor.start(msgspec.structs.replace(program(name, SLEEPS, tmp_path), replica_of="actor"))
+    await until(lambda: view_of(supervisor, names[REPLICAS_STARTING_MAX - 1]).pid is not None)
+    await supervisor.stop(names, grace_s=10.0)
+    assert {view.state for view in supervisor.view()} == {"stopped"}
+    assert view_of(supervisor, names[-1]).pid is None
 
 
 async def test_stop_ends_processes_and_starts_none_again(supervisor: Supervisor, tmp_path: Path) -> None:
