@@ -107,6 +107,36 @@ def test_run_waits_for_postgres_and_loses_nothing(
 
 
 @pytest.mark.extended
+@pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "asynchronous"])
+def test_run_goes_on_with_a_standby_that_is_promoted(
+    start: Callable[..., Run],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    synchronous: bool,
+) -> None:
+    with running_server() as primary, running_server(follows=primary) as standby:
+        primary.await_standby(synchronous=synchronous)
+        monkeypatch.setenv(URI_VARIABLE, primary.uri_with(standby))
+        run = start(
+            *("runs/cartpole.yaml", "--until", "", "--for", "600s", "--set", f"staleness.max_lag={MAX_LAG}"),
+            *("--set", "postgres={}"),
+        )
+        run.until_trains(10)
+        if not synchronous:  # what is acknowledged from now on is lost with the primary
+            standby.stop_following()
+            trains_on(run, after="the standby stopped following")
+        primary.kill()
+        standby.promote()
+        seconds = trains_on(run, after="the promotion")
+        assert ("replica_behind" in run.log(STORE)) is not synchronous
+        with capsys.disabled():
+            sys.stdout.write(f"\n  {STEPS_AFTER_A_KILL} more steps {seconds:.1f} s after the promotion")
+        lose(run, STORE, QUEUE)
+        trains_on(run, after="a loss of both after the promotion")
+        end(run)
+
+
+@pytest.mark.extended
 def test_store_without_replicated_payloads_drops_what_waited_and_nothing_else(
     start: Callable[..., Run], postgres: PostgresServer
 ) -> None:

@@ -49,8 +49,8 @@ def _readable(programs: Path, folder: Path, *, user: int) -> Path:
 class PostgresServer:
     """One server, which can be killed, paused and started again on its files."""
 
-    def __init__(self, programs: Path, folder: Path) -> None:
-        """Make the folder of a cluster; ``start`` starts it."""
+    def __init__(self, programs: Path, folder: Path, *, follows: "PostgresServer | None" = None) -> None:
+        """Make the folder of a cluster; ``start`` starts it. ``follows``: the running server that it is a standby of."""
         self._data = folder / "data"
         self._log = folder / "log"
         self._folder = folder
@@ -60,14 +60,24 @@ class PostgresServer:
         self._programs = _readable(programs, folder, user=self._user)
         if os.geteuid() == 0:
             os.chown(folder, self._user, -1)
-        self._run(
-            "initdb", "-D", str(self._data), "-U", "tidegate", "--auth=trust", "--no-sync", "-E", "UTF8"
-        )
+        if follows is None:
+            self._run(
+                "initdb", "-D", str(self._data), "-U", "tidegate", "--auth=trust", "--no-sync", "-E", "UTF8"
+            )
+        else:
+            self._run(
+                "pg_basebackup", "-D", str(self._data), "-d", follows.uri, "-R", "-c", "fast", "--no-sync"
+            )
 
     @property
     def uri(self) -> str:
         """Of the database of tests."""
         return f"postgresql://tidegate@127.0.0.1:{self.port}/postgres"
+
+    def uri_with(self, standby: "PostgresServer") -> str:
+        """Of the same database on whichever of the two takes changes."""
+        hosts = f"127.0.0.1:{self.port},127.0.0.1:{standby.port}"
+        return f"postgresql://tidegate@{hosts}/postgres?target_session_attrs=read-write"
 
     def start(self) -> None:
         """Start it and wait until it answers."""
@@ -98,6 +108,34 @@ class PostgresServer:
                 time.sleep(0.05)
             else:
                 return
+
+    def await_standby(self, *, synchronous: bool) -> None:
+        """Return once a standby follows; ``synchronous``: from then on nothing is committed without it."""
+        with psycopg.connect(self.uri, autocommit=True) as db:
+            if synchronous:
+                db.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+                db.execute("SELECT pg_reload_conf()")
+            state = "sync" if synchronous else "async"
+            deadline_s = time.monotonic() + START_S
+            while db.execute("SELECT sync_state FROM pg_stat_replication").fetchone() != (state,):
+                assert time.monotonic() < deadline_s, self._log.read_text()
+                time.sleep(0.05)
+
+    def stop_following(self) -> None:
+        """Of a standby: take no more changes from the server that it follows."""
+        with psycopg.connect(self.uri, autocommit=True) as db:
+            db.execute("ALTER SYSTEM SET primary_conninfo = ''")
+            db.execute("SELECT pg_reload_conf()")
+            deadline_s = time.monotonic() + START_S
+            while db.execute("SELECT pid FROM pg_stat_wal_receiver").fetchone() is not None:
+                assert time.monotonic() < deadline_s, self._log.read_text()
+                time.sleep(0.05)
+
+    def promote(self) -> None:
+        """Make a standby the server that takes changes."""
+        with psycopg.connect(self.uri, autocommit=True) as db:
+            promoted = db.execute("SELECT pg_promote(true, 60)").fetchone()
+            assert promoted == (True,), self._log.read_text()
 
     def kill(self) -> None:
         """End it at once, with all its processes, as a crash of its machine would."""
@@ -134,12 +172,12 @@ class PostgresServer:
 
 
 @contextmanager
-def running_server() -> Generator[PostgresServer]:
-    """A server in a temporary folder that its user can reach."""
+def running_server(*, follows: PostgresServer | None = None) -> Generator[PostgresServer]:
+    """A server in a temporary folder that its user can reach, or a standby of one."""
     programs = find_programs()
     assert programs is not None
     folder = Path(tempfile.mkdtemp(prefix="tidegate-postgres-"))
-    server = PostgresServer(programs, folder)
+    server = PostgresServer(programs, folder, follows=follows)
     try:
         server.start()
         yield server

@@ -1,9 +1,13 @@
-"""A TCP proxy that a test may stall: connections stay open and nothing arrives, as where a network lost a link."""
+"""A TCP proxy that a test may stall: connections stay open and nothing arrives, as where a network lost a link.
+
+It counts what is sent to its target, and may be as slow as a link: a test then acts in the middle of a transfer.
+"""
 
 import asyncio
 import contextlib
+import math
 import threading
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 
 from tests.support.broker import free_port
@@ -16,12 +20,19 @@ START_TIMEOUT_S = 60.0
 class Proxy:
     """Forwards each connection to one port of this machine; it works in a thread of its own."""
 
-    def __init__(self, target_port: int, *, answer_delay_s: float = 0.0) -> None:
-        """Not yet listening. ``answer_delay_s``: how long each answer of the target takes."""
+    def __init__(
+        self, target_port: int, *, answer_delay_s: float = 0.0, bytes_per_s: float = math.inf
+    ) -> None:
+        """Not yet listening. ``answer_delay_s``: how long each answer of the target takes.
+
+        ``bytes_per_s``: how fast each connection sends to the target.
+        """
         self.port = free_port()
         self.num_connections = 0
+        self.bytes_sent = 0
         self._target_port = target_port
         self._answer_delay_s = answer_delay_s
+        self._bytes_per_s = bytes_per_s
         self._loop = asyncio.new_event_loop()
         self._forwards = asyncio.Event()
         self._forwards.set()
@@ -68,17 +79,27 @@ class Proxy:
             writer.close()
             return
         await asyncio.gather(
-            self._forward(reader, far_writer, delay_s=0.0),
-            self._forward(far_reader, writer, delay_s=self._answer_delay_s),
+            self._forward(reader, far_writer, self._send),
+            self._forward(far_reader, writer, self._answer),
         )
 
+    async def _send(self, num_bytes: int) -> None:
+        await asyncio.sleep(num_bytes / self._bytes_per_s)
+        self.bytes_sent += num_bytes
+
+    async def _answer(self, _num_bytes: int) -> None:
+        await asyncio.sleep(self._answer_delay_s)
+
     async def _forward(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, delay_s: float
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        take: Callable[[int], Awaitable[None]],
     ) -> None:
-        """One direction, until either end closes."""
+        """One direction, until either end closes; ``take``: what a piece of so many bytes takes."""
         with contextlib.suppress(OSError):
             while data := await reader.read(CHUNK_BYTES):
-                await asyncio.sleep(delay_s)
+                await take(len(data))
                 await self._forwards.wait()
                 writer.write(data)
                 await writer.drain()

@@ -81,6 +81,14 @@ def set_epoch(db: sqlite3.Connection, epoch: int) -> None:
     db.execute(f"INSERT OR REPLACE INTO {OWNER} VALUES (1, ?)", (epoch,))
 
 
+def forgotten_through(db: sqlite3.Connection) -> int:
+    """The place of the last note that was removed (``forget_changes``); 0 if none was."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (CHANGED_ROWS,)).fetchone():
+        return 0
+    oldest = db.execute(f"SELECT min(place) FROM {CHANGED_ROWS}").fetchone()[0]
+    return 0 if oldest is None else oldest - 1
+
+
 def newest_change(db: sqlite3.Connection) -> int:
     """The place of the newest note; 0 without any."""
     return db.execute(f"SELECT max(place) FROM {CHANGED_ROWS}").fetchone()[0] or 0

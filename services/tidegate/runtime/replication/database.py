@@ -18,7 +18,7 @@ from psycopg import errors as postgres_errors
 
 from tidegate.core.errors import ConfigError, TidegateError, UnavailableError
 from tidegate.runtime.replication.changes import ROWS_AT_ONCE, ChangedRows
-from tidegate.runtime.replication.ownership import Remote, taken_over
+from tidegate.runtime.replication.ownership import Remote, lost_rows, taken_over
 from tidegate.runtime.replication.replicated_files import ReplicatedFiles, sql
 from tidegate.runtime.replication.tables import Table
 from tidegate.runtime.replication.texts import from_postgres, to_postgres
@@ -38,7 +38,8 @@ CREATE TABLE IF NOT EXISTS {schema}.replica (
     schema_version integer NOT NULL,
     epoch bigint NOT NULL,
     whole boolean NOT NULL,
-    heartbeat_at timestamptz NOT NULL
+    heartbeat_at timestamptz NOT NULL,
+    through bigint NOT NULL DEFAULT 0
 )
 """
 
@@ -108,13 +109,16 @@ class ReplicaDatabase:
             found = db.execute(
                 sql(
                     "SELECT run_id, schema_version, epoch, whole,"
-                    f" extract(epoch FROM clock_timestamp() - heartbeat_at)::float8 FROM {self.schema}.replica"
+                    " extract(epoch FROM clock_timestamp() - heartbeat_at)::float8, through"
+                    f" FROM {self.schema}.replica"
                 )
             ).fetchone()
             return None if found is None else Remote(*found)
 
-    def take(self, *, run_id: str, schema_version: int, seen_epoch: int | None) -> int:
+    def take(self, *, run_id: str, schema_version: int, seen_epoch: int | None, through: int) -> int:
         """Become the owner after ``seen_epoch`` (None: there was none); returns the epoch.
+
+        ``through``: the place of the last note of this owner's file that the replica has.
 
         Raises:
             ConflictError: another process was faster.
@@ -134,10 +138,10 @@ class ReplicaDatabase:
             else:
                 taken = db.execute(
                     sql(
-                        f"UPDATE {self.schema}.replica SET epoch = epoch + 1, heartbeat_at = clock_timestamp()"
-                        " WHERE epoch = %s RETURNING epoch"
+                        f"UPDATE {self.schema}.replica SET epoch = epoch + 1, heartbeat_at = clock_timestamp(),"
+                        " through = %s WHERE epoch = %s RETURNING epoch"
                     ),
-                    (seen_epoch,),
+                    (through, seen_epoch),
                 ).fetchone()
         if taken is None:
             raise taken_over(self.schema)
@@ -157,8 +161,12 @@ class ReplicaDatabase:
             )
             return {name: tuple(columns) for name, columns in found}
 
-    def copy(self, tables: Sequence[Table], changes: Iterable[ChangedRows], *, epoch: int) -> None:
+    def copy(
+        self, tables: Sequence[Table], changes: Iterable[ChangedRows], *, epoch: int, through: int
+    ) -> None:
         """Replace what is there by whole tables, in one transaction: what was there stays until the end.
+
+        ``through``: the place of the last note of a change that they have.
 
         Raises:
             ConflictError: another process owns the replica.
@@ -175,12 +183,13 @@ class ReplicaDatabase:
             if self._files is not None:
                 self._files.create(db, self.schema)
             self._push_all(db, changes)
-            db.execute(sql(f"UPDATE {self.schema}.replica SET whole = true"))
+            db.execute(sql(f"UPDATE {self.schema}.replica SET whole = true, through = %s"), (through,))
 
-    def push(self, changes: Iterable[ChangedRows], *, epoch: int) -> None:
-        """Write changed rows, all or none, and the time of the heartbeat.
+    def push(self, changes: Iterable[ChangedRows], *, epoch: int, after: int, through: int) -> None:
+        """Write the rows that changed from note ``after`` to ``through``, all or none, and the time of the heartbeat.
 
         Raises:
+            ReplicaBehindError: PostgreSQL has not all up to ``after`` any more, though it said so.
             ConflictError: another process owns the replica.
             UnavailableError: PostgreSQL does not answer, or its disk is full; nothing was written, or all of it.
             ConfigError: it refuses this user.
@@ -188,6 +197,11 @@ class ReplicaDatabase:
         with self._connected() as db, db.transaction():
             # Held until the end: an owner to come waits for these rows, and none of before can add to them.
             self._hold(db, epoch)
+            advanced = db.execute(
+                sql(f"UPDATE {self.schema}.replica SET through = %s WHERE through >= %s"), (through, after)
+            )
+            if advanced.rowcount != 1:
+                raise lost_rows(self.schema)
             self._push_all(db, changes)
 
     def rows(self, name: str, columns: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:

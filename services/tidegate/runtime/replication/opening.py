@@ -16,6 +16,7 @@ from tidegate.runtime.clock import Clock
 from tidegate.runtime.replication.changes import (
     all_rows,
     epoch_of,
+    forgotten_through,
     newest_change,
     set_epoch,
     track,
@@ -111,7 +112,7 @@ async def follow(
         if taken.plan != "copy" and all(there.get(table.name) == table.columns for table in tables):
             return 0
         with _reading(kind.path) as reader:
-            database.copy(tables, all_rows(reader, tables), epoch=taken.epoch)
+            database.copy(tables, all_rows(reader, tables), epoch=taken.epoch, through=newest)
         return newest
 
     thread = WorkerThread("replica")
@@ -150,6 +151,7 @@ def _try_to_take(kind: Kind, database: "ReplicaDatabase") -> Taken | None:
         run_id=kind.run_id,
         schema_version=kind.schema_version,
         seen_epoch=None if remote is None else remote.epoch,
+        through=remote.through if remote is not None and plan == "push" else 0,
     )
     if plan == "fill":
         fill(kind, database, epoch=epoch)
@@ -160,7 +162,7 @@ def _local(path: Path) -> Local:
     if not path.is_file() or path.stat().st_size == 0:
         return Local(exists=False)
     with _reading(path) as db:
-        return Local(exists=True, epoch=epoch_of(db))
+        return Local(exists=True, epoch=epoch_of(db), pushed_through=forgotten_through(db))
 
 
 @contextmanager

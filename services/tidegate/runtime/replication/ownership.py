@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from tidegate.core.errors import ConflictError, StaleFolderError
+from tidegate.core.errors import ConflictError, StaleFolderError, TidegateError
 
 # An owner pushes once a second at least, which is its heartbeat; without one for so long it is considered dead.
 SILENT_S = 5.0
@@ -17,21 +17,33 @@ SILENT_S = 5.0
 Plan: TypeAlias = Literal["copy", "push", "fill"]
 
 
+class ReplicaBehindError(TidegateError):
+    """The replica lacks what it once had, and its owner's file has."""
+
+
 class Local(msgspec.Struct, frozen=True):
-    """The file of this start. ``epoch``: None for one that was not replicated, or without its notes."""
+    """The file of this start. ``epoch``: None for one that was not replicated, or without its notes.
+
+    ``pushed_through``: the place of the last note that was removed, because PostgreSQL had it.
+    """
 
     exists: bool
     epoch: int | None = None
+    pushed_through: int = 0
 
 
 class Remote(msgspec.Struct, frozen=True):
-    """What PostgreSQL has. ``whole``: a first copy was finished. ``silent_s``: since its owner's last heartbeat."""
+    """What PostgreSQL has. ``whole``: a first copy was finished. ``silent_s``: since its owner's last heartbeat.
+
+    ``through``: the place of the owner's last note that it has.
+    """
 
     run_id: str
     schema_version: int
     epoch: int
     whole: bool
     silent_s: float
+    through: int = 0
 
 
 def plan_start(
@@ -54,7 +66,8 @@ def plan_start(
             fix=f"keep the one that is right: remove this service's folder, or `DROP SCHEMA {place} CASCADE`",
         )
     if local.exists and local.epoch == remote.epoch:
-        return "push"
+        # PostgreSQL lost what it had acknowledged, and the file has it: an asynchronous standby was promoted.
+        return "push" if local.pushed_through <= remote.through else "copy"
     return "fill" if remote.silent_s >= SILENT_S else None
 
 
@@ -73,6 +86,15 @@ def taken_over(place: str) -> ConflictError:
         f"Another process took over the replica in PostgreSQL ({place})",
         why="this one was considered dead; nothing that it did since was sent to another process",
         fix="nothing: a process that starts again takes the rows of the replica, unless the other one goes on",
+    )
+
+
+def lost_rows(place: str) -> ReplicaBehindError:
+    """Why a push copies everything again."""
+    return ReplicaBehindError(
+        f"PostgreSQL has lost rows of {place} that it had acknowledged",
+        why="an asynchronous standby was promoted, or the database was restored from a backup",
+        fix="nothing: they are copied again from the service's file",
     )
 
 

@@ -9,6 +9,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -18,7 +19,8 @@ from tidegate.catalogue import replication as statistics
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.drain import Drain
-from tidegate.runtime.replication.changes import changed_rows, forget_changes, newest_change
+from tidegate.runtime.replication.changes import all_rows, changed_rows, forget_changes, newest_change
+from tidegate.runtime.replication.ownership import ReplicaBehindError
 from tidegate.runtime.replication.tables import Table
 from tidegate.runtime.sqlite_reading import connect_read_only
 from tidegate.runtime.stats_board import StatsBoard
@@ -170,7 +172,7 @@ class Replica:
     async def _push_now(self) -> None:
         wanted, started_at_s = newest_change(self._writer), self._clock.monotonic_s()
         try:
-            await watched(self._thread, self._send, self._database)
+            await watched(self._thread, partial(self._send, through=wanted), self._database)
         except TidegateError as error:
             self._note_failure(error)
         else:
@@ -179,8 +181,8 @@ class Replica:
         finally:
             self._push = None
 
-    def _send(self) -> None:
-        """In the thread. Its own read transaction has at least what was committed before this began.
+    def _send(self, *, through: int) -> None:
+        """In the thread. Its own read transaction has at least what was noted up to ``through``.
 
         Raises:
             TidegateError: PostgreSQL or the file did not answer, or another process owns the replica.
@@ -189,8 +191,7 @@ class Replica:
             if self._reader is None:
                 self._reader = connect_read_only(self._path, timeout_s=BUSY_TIMEOUT_S)
             self._reader.execute("BEGIN")
-            changes = changed_rows(self._reader, self._tables, after=self._pushed_through)
-            self._database.push(changes, epoch=self._epoch)
+            self._push_changes(self._reader, through=through)
             self._reader.execute("COMMIT")
         except BaseException as error:
             self._disconnect()
@@ -201,6 +202,18 @@ class Replica:
                     fix="nothing was lost",
                 ) from error
             raise
+
+    def _push_changes(self, reader: sqlite3.Connection, *, through: int) -> None:
+        after = self._pushed_through
+        changes = changed_rows(reader, self._tables, after=after)
+        try:
+            self._database.push(changes, epoch=self._epoch, after=after, through=through)
+        except ReplicaBehindError as error:
+            self._log.warning("replica_behind", error=str(error))
+            self._database.copy(
+                self._tables, all_rows(reader, self._tables), epoch=self._epoch, through=through
+            )
+            self._log.info("replica_copied")
 
     def _disconnect(self) -> None:
         if self._reader is not None:

@@ -251,6 +251,53 @@ async def test_folder_that_was_restored_from_a_backup_is_not_overwritten(
             pass
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_rows_that_a_promoted_standby_lacks_are_copied_to_it_again(
+    tmp_path: Path, run_id: str, restarts: bool
+) -> None:
+    with running_server() as primary, running_server(follows=primary) as standby:
+        primary.await_standby(synchronous=False)
+        service = Service(tmp_path / "a", primary, run_id="run")
+        service.database = ReplicaDatabase(primary.uri_with(standby), schema=schema_name("run", "service"))
+        async with service.started() as (db, found):
+            standby.stop_following()
+            db.execute("INSERT INTO items VALUES (1, 'acknowledged', 0.0, NULL)")
+            await found.caught_up()
+            db.execute("INSERT INTO items VALUES (2, 'acknowledged as well', 0.0, NULL)")
+            drain = Drain()
+            goes_on = asyncio.create_task(found.run(drain))
+            while db.execute("SELECT count(*) FROM replica_changed_rows").fetchone() != (1,):
+                await asyncio.sleep(0.05)
+            drain.request()
+            await goes_on
+            primary.kill()
+            standby.promote()
+            assert rows_in(standby, "run") == []
+            if not restarts:
+                db.execute("INSERT INTO items VALUES (3, 'new', 0.0, NULL)")
+                await caught_up(found)
+                assert rows_in(standby, "run") == items(db)
+        if restarts:
+            async with service.started() as (db, _):
+                assert rows_in(standby, "run") == items(db) != []
+        # Its folder is not needed any more.
+        service.kind.path.unlink()
+        async with service.started() as (db, _):
+            assert [row[0] for row in items(db)] == ([1, 2] if restarts else [1, 2, 3])
+
+
+async def caught_up(found: Replica) -> None:
+    """Once PostgreSQL answers again: the first try finds that the connection is lost."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                await found.caught_up()
+            except UnavailableError:
+                await asyncio.sleep(0.1)
+            else:
+                return
+
+
 async def test_user_without_rights_is_refused_with_what_to_grant(
     tmp_path: Path, server: PostgresServer, run_id: str
 ) -> None:

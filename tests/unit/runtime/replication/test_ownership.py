@@ -9,8 +9,8 @@ GONE, NEVER = Local(exists=False), Local(exists=True)
 HEARD = 0.0
 
 
-def remote(epoch: int = 3, *, whole: bool = True, silent_s: float = SILENT_S) -> Remote:
-    return Remote(run_id="run-1", schema_version=5, epoch=epoch, whole=whole, silent_s=silent_s)
+def remote(epoch: int = 3, *, whole: bool = True, silent_s: float = SILENT_S, through: int = 0) -> Remote:
+    return Remote("run-1", 5, epoch, whole=whole, silent_s=silent_s, through=through)
 
 
 def planned(local: Local, there: Remote | None) -> Plan | None:
@@ -25,6 +25,10 @@ def planned(local: Local, there: Remote | None) -> Plan | None:
         (Local(exists=True, epoch=3), remote(3), "push"),
         # It was the owner itself: it does not wait.
         (Local(exists=True, epoch=3), remote(3, silent_s=HEARD), "push"),
+        # The file lacks no note that PostgreSQL does not have.
+        (Local(exists=True, epoch=3, pushed_through=7), remote(3, through=7), "push"),
+        # An asynchronous standby was promoted: the file has what PostgreSQL lost.
+        (Local(exists=True, epoch=3, pushed_through=8), remote(3, through=7), "copy"),
         (GONE, remote(3), "fill"),
         (Local(exists=True, epoch=2), remote(3), "fill"),
         (GONE, remote(3, silent_s=HEARD), None),
