@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.chart.rendering import Manifest, containers, needs_helm, own_pods, pods, render
+from tests.chart.rendering import Manifest, containers, named, needs_helm, own_pods, pods, render
 from tests.chart.test_network_policies import beyond_the_release
 from tidegate.runtime.replication.config import URI_VARIABLE
 
@@ -62,3 +62,27 @@ def test_volumes_are_not_needed_where_files_are_filled_from_their_replicas() -> 
     for component in REPLICATED:
         volumes = {each["name"]: each for each in found[component]["spec"]["volumes"]}
         assert "emptyDir" in volumes["data"]
+
+
+def test_replicated_services_without_volumes_start_on_another_node_by_themselves() -> None:
+    mine = [{"key": "dedicated", "operator": "Exists"}]
+    off = {
+        f"{section}.persistence.enabled": False for section in ("taskQueue", "trajectoryStore", "admission")
+    }
+    objects = render(values=VALUES | off | {"podDefaults.tolerations": mine})
+    for name in ("t-task-queue", "t-trajectory-store"):
+        spec = named(objects, "Deployment", name)["spec"]
+        assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+        pod = spec["template"]["spec"]
+        assert "emptyDir" in next(each for each in pod["volumes"] if each["name"] == "data")
+        ours = [each for each in pod["tolerations"] if each not in mine]
+        assert {each["key"] for each in ours} == {
+            "node.kubernetes.io/unreachable",
+            "node.kubernetes.io/not-ready",
+        }
+        assert all(each["tolerationSeconds"] <= 60 for each in ours)
+        assert len(pod["tolerations"]) == len(ours) + len(mine)
+    # Where another node cannot know what the lost one had, and where there is a volume, two pods must not be one.
+    assert named(objects, "StatefulSet", "t-admission")["spec"]["template"]["spec"]["tolerations"] == mine
+    with_volumes = render(values=VALUES)
+    assert named(with_volumes, "StatefulSet", "t-trajectory-store")["spec"]["volumeClaimTemplates"]

@@ -71,19 +71,32 @@ def lose(release: Namespace, components: tuple[str, ...]) -> None:
     )
 
 
-def test_lost_nodes_cost_seconds_and_no_trajectory(
-    postgres: None, namespace: str, tmp_path: Path, figures: dict[str, object]
-) -> None:
-    release = Namespace(namespace, "n")
-    values = cartpole_values(tmp_path)
+def install(release: Namespace, folder: Path, *more: str) -> None:
+    """CartPole with replicas in PostgreSQL; it trains when this returns."""
+    values = cartpole_values(folder)
     document = yaml.safe_load(values.read_text(encoding="utf-8"))
     document["run"]["postgres"] = {}
     values.write_text(yaml.safe_dump(document), encoding="utf-8")
     release.helm(
         "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
-        "--set", f"images.tag={TAG}", "--set", "postgres.existingSecret=database", "--wait", "--timeout", "10m",
+        "--set", f"images.tag={TAG}", "--set", "postgres.existingSecret=database", *more,
+        "--wait", "--timeout", "10m",
     )  # fmt: skip
     until("training", lambda: len(steps(release)) >= 20, timeout_s=300)
+
+
+def assert_nothing_was_lost(release: Namespace) -> None:
+    audit = release.audit()
+    assert audit["balanced"], audit["problems"]
+    assert audit["dropped"].get("failed", 0) == 0, audit
+    assert (audit["trained_twice"], audit["over_budget"]) == (0, 0)
+
+
+def test_lost_nodes_cost_seconds_and_no_trajectory(
+    postgres: None, namespace: str, tmp_path: Path, figures: dict[str, object]
+) -> None:
+    release = Namespace(namespace, "n")
+    install(release, tmp_path)
     for components in LOSSES:
         what = " and ".join(components)
         lost_at_s = time.time()
@@ -98,11 +111,49 @@ def test_lost_nodes_cost_seconds_and_no_trajectory(
         )
         for component in components:
             release.kubectl("rollout", "status", f"statefulset/n-{component}", "--timeout=180s")
-        audit = release.audit()
-        assert audit["balanced"], audit["problems"]
-        assert audit["dropped"].get("failed", 0) == 0, audit
-        assert (audit["trained_twice"], audit["over_budget"]) == (0, 0)
+        assert_nothing_was_lost(release)
     assert "balanced" in release.tidegate("audit", "--verify")
+    release.helm("uninstall", "--wait")
+
+
+def test_services_without_volumes_start_again_although_their_pods_cannot_be_removed(
+    postgres: None, namespace: str, tmp_path: Path, figures: dict[str, object]
+) -> None:
+    """As on a node that does not answer: its pods are being deleted for ever."""
+    release = Namespace(namespace, "m")
+    movable = ("task-queue", "trajectory-store")
+    off = (
+        "--set",
+        "taskQueue.persistence.enabled=false",
+        "--set",
+        "trajectoryStore.persistence.enabled=false",
+    )
+    install(release, tmp_path, *off)
+    held: list[str] = []
+    try:
+        for component in movable:
+            [pod] = [each["metadata"]["name"] for each in release.pods(component)]
+            finalizer = json.dumps({"metadata": {"finalizers": ["tidegate.dev/lost-node"]}})
+            release.kubectl("patch", "pod", pod, "--type=merge", "--patch", finalizer)
+            held.append(pod)
+            lost_at_s = time.time()
+            release.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
+            until(
+                f"training after the loss of {component}",
+                lambda since_s=lost_at_s: _trained_on(steps(release), since_s=since_s),
+                timeout_s=300,
+            )
+            figures[f"without_gradients_s while the old {component} cannot be removed"] = _longest_gap_s(
+                steps(release), since_s=lost_at_s
+            )
+            assert release.get("pod", pod)["metadata"]["deletionTimestamp"]
+            assert_nothing_was_lost(release)
+    finally:
+        for pod in held:
+            release.kubectl(
+                "patch", "pod", pod, "--type=merge", "--patch", '{"metadata": {"finalizers": null}}'
+            )
+    release.helm("uninstall", "--wait")
 
 
 def _trained_on(at_s: list[float], *, since_s: float) -> bool:

@@ -8,6 +8,30 @@ password, and reach it; no others do.
 {{- if and (has (index . 1) (list "task_queue" "trajectory_store")) (kindIs "map" (index . 0).Values.run.postgres) }}true{{ end -}}
 {{- end -}}
 
+{{/*
+Whether the pod of a single service may start on another node although nobody knows what became of the one before it: its files are
+rows of PostgreSQL, which takes no more from the earlier owner, and on no volume. A StatefulSet would wait for a person:
+(list root service pod)
+*/}}
+{{- define "tidegate.isMovable" -}}
+{{- if and (include "tidegate.replicated" .) (not (index . 2).persistence.enabled) }}true{{ end -}}
+{{- end -}}
+
+{{/*
+A pod's values, with how long it stays on a lost node where it may start on another one. Kubernetes' default is five minutes, in which
+nothing is trained: (list root service pod)
+*/}}
+{{- define "tidegate.movablePod" -}}
+{{- $pod := deepCopy (index . 2) -}}
+{{- if include "tidegate.isMovable" . -}}
+{{- range list "node.kubernetes.io/unreachable" "node.kubernetes.io/not-ready" -}}
+{{- $lost := dict "key" . "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30 -}}
+{{- $_ := set $pod "tolerations" (append ($pod.tolerations | default list) $lost) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $pod -}}
+{{- end -}}
+
 {{/* The variable with the address: (list root service) */}}
 {{- define "tidegate.postgresEnv" -}}
 {{- if include "tidegate.replicated" . -}}

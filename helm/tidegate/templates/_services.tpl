@@ -1,7 +1,7 @@
 {{/*
 The services. Another one is a row here, a section of values, and a line in services.yaml.
 values: its section of values.yaml. name: its component, and its user at the broker. scalable: a Deployment whose replicas
-the chart does not set; the others are StatefulSets with a volume. called: other services call it by gRPC. priority: its
+the chart does not set; the others are StatefulSets with a volume, but for tidegate.isMovable. called: other services call it by gRPC. priority: its
 PriorityClass.
 calls: the services that it calls, as component:port; everything else is denied. A port is the container's name for it (the
 policies use numbers, because not every network plugin supports names for egress); `any` is every port. One that this

@@ -91,10 +91,11 @@ spec:
 {{/* One Deployment or StatefulSet: as above. */}}
 {{- define "tidegate.ownWorkload" -}}
 {{- $root := .root -}}{{- $row := .row -}}{{- $pod := .pod -}}{{- $service := .service -}}
+{{- $isMovable := ne (include "tidegate.isMovable" (list $root $service $pod)) "" -}}
 {{- $replicas := 1 -}}
 {{- if eq $service "learner" }}{{ $replicas = include "tidegate.learnerPods" $root | int }}{{ end -}}
 apiVersion: apps/v1
-kind: {{ ternary "Deployment" "StatefulSet" $row.scalable }}
+kind: {{ ternary "Deployment" "StatefulSet" (or $row.scalable $isMovable) }}
 metadata:
   {{- include "tidegate.workloadMetadata" (list $root $service $row.name .name) | nindent 2 }}
 spec:
@@ -105,6 +106,10 @@ spec:
   strategy:
     {{- toYaml (ternary (omit $pod.strategy "rollingUpdate") $pod.strategy (eq $pod.strategy.type "Recreate")) | nindent 4 }}
   # Pods that start within their budget are no failed rollout; ten minutes are for the node and the image.
+  progressDeadlineSeconds: {{ include "tidegate.progressSeconds" (list $root $service $pod) }}
+  {{- else if $isMovable }}
+  replicas: 1
+  strategy: {type: Recreate}
   progressDeadlineSeconds: {{ include "tidegate.progressSeconds" (list $root $service $pod) }}
   {{- else }}
   replicas: {{ $replicas }}
@@ -211,7 +216,7 @@ spec:
   securityContext:
     {{- include "tidegate.overridden" (list (include "tidegate.podContext" (list $root $sandbox)) $pod.podSecurityContext) | nindent 4 }}
   {{- include "tidegate.pullSecrets" $root | nindent 2 }}
-  {{- include "tidegate.placement" (list $root $row $pod) | nindent 2 }}
+  {{- include "tidegate.placement" (list $root $row (include "tidegate.movablePod" (list $root $service $pod) | fromYaml)) | nindent 2 }}
   {{- with $pod.resourceClaims }}
   resourceClaims:
     {{- toYaml . | nindent 4 }}

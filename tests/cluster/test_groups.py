@@ -1,0 +1,188 @@
+"""A learner as a JobSet or TrainJob under their controllers: it trains, dies, is suspended, ends, and waits for Kueue.
+
+The controllers are installed before (tests/cluster/controllers.sh builds and installs them); a kind that the cluster
+does not serve is skipped.
+"""
+
+import json
+
+import pytest
+import yaml
+
+from tests.cluster.conftest import TAG, cartpole_values
+from tests.cluster.kube import CHART, CommandError, Namespace, run, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
+
+RECOVERY_TIMEOUT_S = 300.0
+KINDS = {"JobSet": "jobsets.jobset.x-k8s.io", "TrainJob": "trainjobs.trainer.kubeflow.org"}
+KUEUE = "clusterqueues.kueue.x-k8s.io"
+QUEUE = "team"
+TARGET = 60
+
+
+def require(crd: str) -> None:
+    try:
+        run("kubectl", "get", "crd", crd)
+    except CommandError:
+        pytest.skip(f"the cluster has no {crd}: tests/cluster/controllers.sh installs its controller")
+
+
+def install(
+    release: Namespace, folder: pytest.TempPathFactory, kind: str, *more: str, until_: str = ""
+) -> None:
+    path = cartpole_values(folder.mktemp("values"))
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    values["run"]["until"] = until_
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    release.helm(
+        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(path),
+        "--set", f"images.tag={TAG}", "--set", f"learner.kind={kind}", *more, "--timeout", "10m",
+    )  # fmt: skip
+
+
+def updates(release: Namespace) -> int:
+    return int(release.status()["values"].get("version_step", 0))
+
+
+def trains(release: Namespace, *, more: int = 10) -> float:
+    """Seconds until the learner is so many updates further than at first, or than after a restore."""
+    least: list[int] = []
+
+    def grew() -> bool:
+        now = updates(release)
+        least[:] = [min(now, *least)] if least else [now]
+        return now >= least[0] + more
+
+    return until(f"{more} more updates", grew, timeout_s=RECOVERY_TIMEOUT_S)
+
+
+def suspend(release: Namespace, kind: str, *, suspended: bool) -> None:
+    patch = json.dumps({"spec": {"suspend": suspended}})
+    release.kubectl("patch", KINDS[kind], f"{release.release}-learner", "--type=merge", "--patch", patch)
+
+
+def is_suspended(release: Namespace, kind: str) -> bool:
+    return bool(release.get(KINDS[kind], f"{release.release}-learner")["spec"].get("suspend", False))
+
+
+def assert_balances(release: Namespace) -> None:
+    audit = release.audit()
+    assert audit["balanced"], audit["problems"]
+    assert audit["trained_twice"] == 0
+    assert audit["over_budget"] == 0
+
+
+@pytest.fixture(scope="module", params=list(KINDS))
+def grouped(
+    request: pytest.FixtureRequest, namespace: str, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Namespace, str]:
+    """CartPole whose learner is an object of the kind."""
+    kind: str = request.param
+    require(KINDS[kind])
+    release = Namespace(namespace, kind.lower())
+    install(release, tmp_path_factory, kind)
+    until("the services are ready", lambda: len(release.ready("admission")) == 1, timeout_s=300)
+    return release, kind
+
+
+def test_it_trains(grouped: tuple[Namespace, str], figures: dict[str, object]) -> None:
+    release, kind = grouped
+    figures[f"{kind}_trains_s"] = trains(release)
+    [pod] = release.pods("learner")
+    assert "jobset.sigs.k8s.io/jobset-name" in pod["metadata"]["labels"]
+
+
+def test_it_goes_on_after_its_pod_was_deleted_by_force(
+    grouped: tuple[Namespace, str], figures: dict[str, object]
+) -> None:
+    release, kind = grouped
+    [pod] = release.pods("learner")
+    release.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force")
+    until("another pod", lambda: release.pods("learner")[0]["metadata"]["uid"] != pod["metadata"]["uid"],
+          timeout_s=RECOVERY_TIMEOUT_S)  # fmt: skip
+    figures[f"{kind}_deleted_trains_again_s"] = trains(release)
+    assert_balances(release)
+
+
+def test_it_waits_while_a_person_suspends_it(
+    grouped: tuple[Namespace, str], figures: dict[str, object]
+) -> None:
+    release, kind = grouped
+    suspend(release, kind, suspended=True)
+    figures[f"{kind}_suspended_s"] = until(
+        "no learner", lambda: not release.pods("learner"), timeout_s=RECOVERY_TIMEOUT_S
+    )
+    before = updates(release)
+    suspend(release, kind, suspended=False)
+    figures[f"{kind}_resumed_trains_s"] = trains(release)
+    assert updates(release) > before, "it began behind its last checkpoint"
+    assert_balances(release)
+
+
+def test_it_is_suspended_at_its_target(grouped: tuple[Namespace, str], figures: dict[str, object]) -> None:
+    release, kind = grouped
+    target = updates(release) + TARGET
+    release.helm(
+        "upgrade", str(CHART), "--reset-then-reuse-values", "--set", f"run.until=version_step>={target}",
+        "--timeout", "10m",
+    )  # fmt: skip
+    figures[f"{kind}_completes_s"] = until(
+        "the learner is suspended", lambda: is_suspended(release, kind), timeout_s=600
+    )
+    until("no learner", lambda: not release.pods("learner"), timeout_s=RECOVERY_TIMEOUT_S)
+    audit = release.audit()
+    assert audit["balanced"], audit["problems"]
+    assert audit["in_flight"] == audit["available"] == 0
+    release.helm("uninstall", "--wait")
+
+
+def queue(release: Namespace, *, cpu: str, policy: str = "None") -> None:
+    """A queue for the release's namespace with so much CPU; ``policy``: see Kueue's stopPolicy."""
+    api = "kueue.x-k8s.io/v1beta1"
+    flavor = {"name": "any", "resources": [
+        {"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "8Gi"},
+        {"name": "pods", "nominalQuota": "100"}, {"name": "ephemeral-storage", "nominalQuota": "1Ti"},
+    ]}  # fmt: skip
+    covered = [each["name"] for each in flavor["resources"]]
+    spec = {
+        "namespaceSelector": {},
+        "stopPolicy": policy,
+        "resourceGroups": [{"coveredResources": covered, "flavors": [flavor]}],
+    }
+    objects = [
+        {"apiVersion": api, "kind": "ResourceFlavor", "metadata": {"name": "any"}},
+        {"apiVersion": api, "kind": "ClusterQueue", "metadata": {"name": QUEUE}, "spec": spec},
+        {"apiVersion": api, "kind": "LocalQueue", "metadata": {"name": QUEUE, "namespace": release.namespace},
+         "spec": {"clusterQueue": QUEUE}},
+    ]  # fmt: skip
+    manifest = "\n---\n".join(json.dumps(each) for each in objects)
+    run("kubectl", "apply", "--filename", "-", given=manifest)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_queue_without_room_holds_it_and_a_queue_that_is_drained_suspends_it(
+    kind: str, namespace: str, tmp_path_factory: pytest.TempPathFactory, figures: dict[str, object]
+) -> None:
+    require(KINDS[kind])
+    require(KUEUE)
+    release = Namespace(namespace, f"q-{kind.lower()}")
+    queue(release, cpu="10m")
+    install(release, tmp_path_factory, kind, "--set", f"kueue.queueName={QUEUE}")
+    until("the services are ready", lambda: len(release.ready("admission")) == 1, timeout_s=300)
+    until("Kueue suspends it", lambda: is_suspended(release, kind), timeout_s=60)
+    assert not release.pods("learner")
+
+    queue(release, cpu="2")
+    until("Kueue admits it", lambda: not is_suspended(release, kind), timeout_s=120)
+    figures[f"{kind}_admitted_trains_s"] = trains(release)
+
+    before = updates(release)
+    queue(release, cpu="2", policy="HoldAndDrain")
+    until("Kueue suspends it", lambda: is_suspended(release, kind), timeout_s=120)
+    until("no learner", lambda: not release.pods("learner"), timeout_s=RECOVERY_TIMEOUT_S)
+    queue(release, cpu="2")
+    figures[f"{kind}_admitted_again_trains_s"] = trains(release)
+    assert updates(release) > before
+    assert_balances(release)
+    release.helm("uninstall", "--wait")
