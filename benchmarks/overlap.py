@@ -151,6 +151,8 @@ def _measure(setting: BenchSetting, case: str, max_lag: int, seed: int) -> Overl
             sleep_until(program, program.moment().at_s + POLL_S)
         after = program.moment()
         points = list(steps.read())
+    if not evaluations:
+        raise UnavailableError(f"{folder} has no evaluation of its first policy", fix="see its logs")
     audit = read_accounting(folder).audit
     remove_folder(folder)
     dropped = sum(audit.dropped.get(reason, 0) for reason in ("stale", "expired"))
@@ -173,11 +175,9 @@ def _measure(setting: BenchSetting, case: str, max_lag: int, seed: int) -> Overl
 
 
 def _evaluations(folder: Path) -> list[Evaluation]:
+    """So far; the first gradient may come before the first of them."""
     evaluations = list(read_events(folder, "evaluation"))
-    if not evaluations:
-        raise UnavailableError(f"{folder} has no evaluation of its first policy", fix="see its logs")
-    began_s = evaluations[0]["at_s"]
-    return [Evaluation(each["at_s"] - began_s, each["solved_share"]) for each in evaluations]
+    return [Evaluation(each["at_s"] - evaluations[0]["at_s"], each["solved_share"]) for each in evaluations]
 
 
 def reached_s(evaluations: Sequence[Evaluation]) -> float | None:

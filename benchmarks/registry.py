@@ -32,6 +32,9 @@ BENCHES: dict[str, BenchEntry] = {
         "benchmarks.weights:run", "pulling a policy, beside a raw gRPC stream over loopback"
     ),
     "telemetry": BenchEntry("benchmarks.telemetry:run", "telemetry on, beside telemetry off"),
+    "trackers": BenchEntry(
+        "benchmarks.trackers:run", "each experiment tracker on, beside none", asked_for=True
+    ),
     "memory": BenchEntry("benchmarks.memory:run", "memory of each process of a running platform"),
     "startup": BenchEntry("benchmarks.startup:run", "from `tidegate up` to the first gradient"),
     "refusals": BenchEntry(

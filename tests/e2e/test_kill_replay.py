@@ -12,7 +12,7 @@ from tests.e2e.conftest import ROOT, Run
 from tests.e2e.killing import assert_accounting_balances, kill_and_print
 from tidegate.launch.fork_server.kinds import LIGHT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.extended, pytest.mark.timeout(600)]
 
 VICTIMS = ("learner", "trajectory_store", "actor-0", "task_queue")
 MAX_LAG = 100_000

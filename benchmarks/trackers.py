@@ -1,0 +1,59 @@
+"""What each experiment tracker costs a CartPole run: on beside off, the tracker's own process included.
+
+CartPole makes ten updates a second, each with all of its curves: a model whose update takes seconds pays a share of it.
+"""
+
+from importlib.util import find_spec
+
+from benchmarks.on_and_off import Windows, measure, rate, samples
+from benchmarks.results import BenchResult, Goal, Row, Sample, row
+from benchmarks.setting import BenchSetting
+from benchmarks.training_run import Window
+from tidegate.cli.track.registry import TRACKERS
+from tidegate.core.errors import UnavailableError
+
+REPETITIONS = 3
+RATIO_MIN = 0.99
+
+
+def run(setting: BenchSetting) -> BenchResult:
+    """Each installed tracker, on ("tidegate") and off ("peer").
+
+    Raises:
+        UnavailableError: no tracker is installed, or a run ended early.
+    """
+    # Each has the name of its package.
+    installed = [name for name in TRACKERS if find_spec(name) is not None]
+    if not installed:
+        raise UnavailableError("No tracker is installed", fix="run `make trackers`")
+    rows: list[Row] = []
+    found: list[Sample] = []
+    for name in installed:
+        windows = measure(setting, f"trackers-{name}", overrides=[f"track=[{name}]"], repetitions=REPETITIONS)
+        rows += _rows(name, windows)
+        found += samples(windows, what=name)
+    return BenchResult(
+        name="trackers",
+        rows=rows,
+        samples=found,
+        notes=[f"not installed: {name}" for name in TRACKERS if name not in installed],
+    )
+
+
+def _rows(name: str, windows: Windows) -> list[Row]:
+    goal = Goal(RATIO_MIN, "at_least", "ratio")
+    on, off = windows["tidegate"], windows["peer"]
+    return [
+        row(f"{name}, on and off", "steps/CPU-s", [rate(each) for each in on], [rate(each) for each in off]),
+        row(
+            f"{name}, on and off",
+            "steps/s",
+            [_pace(each) for each in on],
+            [_pace(each) for each in off],
+            goal=goal,
+        ),
+    ]
+
+
+def _pace(window: Window) -> float:
+    return window.steps / window.wall_s
