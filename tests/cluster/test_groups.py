@@ -139,24 +139,22 @@ def test_it_is_suspended_at_its_target(grouped: tuple[Namespace, str], figures: 
 
 def queue(release: Namespace, *, cpu: str, policy: str = "None") -> None:
     """A queue for the release's namespace with so much CPU; ``policy``: see Kueue's stopPolicy."""
-    api = "kueue.x-k8s.io/v1beta1"
-    flavor = {"name": "any", "resources": [
-        {"name": "cpu", "nominalQuota": cpu}, {"name": "memory", "nominalQuota": "8Gi"},
-        {"name": "pods", "nominalQuota": "100"}, {"name": "ephemeral-storage", "nominalQuota": "1Ti"},
-    ]}  # fmt: skip
-    covered = [each["name"] for each in flavor["resources"]]
-    spec = {
-        "namespaceSelector": {},
-        "stopPolicy": policy,
-        "resourceGroups": [{"coveredResources": covered, "flavors": [flavor]}],
+    quotas = {"cpu": cpu, "memory": "8Gi", "pods": "100", "ephemeral-storage": "1Ti"}
+    resources = [{"name": name, "nominalQuota": quota} for name, quota in quotas.items()]
+    group = {"coveredResources": list(quotas), "flavors": [{"name": "any", "resources": resources}]}
+    spec: dict[str, object] = {"namespaceSelector": {}, "stopPolicy": policy, "resourceGroups": [group]}
+    specs: dict[str, dict[str, object]] = {
+        "ResourceFlavor": {"metadata": {"name": "any"}},
+        "ClusterQueue": {"metadata": {"name": QUEUE}, "spec": spec},
+        "LocalQueue": {
+            "metadata": {"name": QUEUE, "namespace": release.namespace},
+            "spec": {"clusterQueue": QUEUE},
+        },
     }
-    objects = [
-        {"apiVersion": api, "kind": "ResourceFlavor", "metadata": {"name": "any"}},
-        {"apiVersion": api, "kind": "ClusterQueue", "metadata": {"name": QUEUE}, "spec": spec},
-        {"apiVersion": api, "kind": "LocalQueue", "metadata": {"name": QUEUE, "namespace": release.namespace},
-         "spec": {"clusterQueue": QUEUE}},
-    ]  # fmt: skip
-    manifest = "\n---\n".join(json.dumps(each) for each in objects)
+    manifest = "\n---\n".join(
+        json.dumps({"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": kind, **rest})
+        for kind, rest in specs.items()
+    )
     run("kubectl", "apply", "--filename", "-", given=manifest)
 
 

@@ -50,7 +50,7 @@ class PostgresServer:
     """One server, which can be killed, paused and started again on its files."""
 
     def __init__(self, programs: Path, folder: Path, *, follows: "PostgresServer | None" = None) -> None:
-        """Make the folder of a cluster; ``start`` starts it. ``follows``: the running server that it is a standby of."""
+        """Make the folder of a cluster; ``start`` starts it. ``follows``: the server that it is a standby of."""
         self._data = folder / "data"
         self._log = folder / "log"
         self._folder = folder

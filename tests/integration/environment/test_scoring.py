@@ -28,7 +28,7 @@ from tidegate.runtime.config import LongTailConfig, Settings
 from tidegate.runtime.service import ServiceContext
 from tidegate.v1 import trajectory_store_service_pb2
 from tidegate.wire.clients.environment import Completion, EnvironmentClient
-from tidegate.wire.frame import decode_frame, encode_frame
+from tidegate.wire.frame import Frame, decode_frame, encode_frame, open_frame
 from tidegate.wire.store_requests import check_dropped
 from tidegate.wire.subjects import (
     HEADER_REFERENCE,
@@ -151,18 +151,18 @@ async def test_group_that_meets_a_defect_of_the_worker_is_counted_and_dropped_an
 ) -> None:
     unreadable, unscorable, good = (group(f"task-{number}", "085", "084") for number in range(1, 4))
 
-    def decode_defectively(data: bytes) -> list[Trajectory]:
-        records = decode_frame(data)
-        if records[0].task_id == "task-1":
+    def open_defectively(data: bytes) -> Frame:
+        frame = open_frame(data)
+        if frame.columns.task_id[0] == "task-1":
             raise KeyError("a defect")
-        return records
+        return frame
 
     def check_defectively(records: list[Trajectory], scores: list[Score], *, stage: StageTiming) -> Any:
         if records[0].task_id == "task-2":
             raise ZeroDivisionError
         return scored(records, scores, stage=stage)
 
-    monkeypatch.setattr(loops, "decode_frame", decode_defectively)
+    monkeypatch.setattr(loops, "open_frame", open_defectively)
     monkeypatch.setattr(loops, "scored", check_defectively)
     monkeypatch.setattr(loops, "DEFECT_RETRY_S", 0.01)
     for each in (unreadable, unscorable, good):

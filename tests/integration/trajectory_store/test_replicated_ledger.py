@@ -65,12 +65,13 @@ class ReplicatedLedgerMachine(LedgerMachine):
     def follow(self) -> None:
         """Of the store that was just opened."""
         self.replica = self.database()
-        self.epoch = self.replica.take(run_id=RUN, schema_version=1, seen_epoch=self.epoch)
+        self.epoch = self.replica.take(run_id=RUN, schema_version=1, seen_epoch=self.epoch, through=0)
         db = self.store.ledger.connection
         track(db, read_tables(db), epoch=self.epoch)
         self.pushed = 0
         if self.epoch == 1:
-            self.replica.copy(read_tables(db), all_rows(db, read_tables(db)), epoch=self.epoch)
+            tables = read_tables(db)
+            self.replica.copy(tables, all_rows(db, tables), epoch=self.epoch, through=newest_change(db))
         self.followed = self.store
 
     def push(self) -> None:
@@ -81,7 +82,8 @@ class ReplicatedLedgerMachine(LedgerMachine):
         db = self.store.ledger.connection
         newest = newest_change(db)
         assert self.epoch is not None
-        self.replica.push(changed_rows(db, read_tables(db), after=self.pushed), epoch=self.epoch)
+        changes = changed_rows(db, read_tables(db), after=self.pushed)
+        self.replica.push(changes, epoch=self.epoch, after=self.pushed, through=newest)
         self.pushed = newest
 
     def check_invariants(self, settings: Any, output: Any, runtimes: Any) -> None:
