@@ -142,5 +142,5 @@ def test_catches_a_lifecycle_that_closes_a_service_whose_calls_are_still_answere
 
     monkeypatch.setattr(lifecycle, "served", close_under_calls)
     # A call must be open in the moment of a drain: one seed in eight.
-    report = first_failure(seeds=range(13, 37), max_lag=4, faults=DRAINS)
+    report = first_failure(seeds=range(22, 46), max_lag=4, faults=DRAINS)
     assert report.violations[0].startswith("I9:"), report.violations
