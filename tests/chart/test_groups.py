@@ -26,6 +26,7 @@ from tests.chart.rendering import (
     render,
 )
 from tests.chart.test_versions import MINORS, problems
+from tidegate.launch.cluster import JOB_VARIABLE
 from tidegate.learner.ranks.membership import membership, pod_ranks
 
 pytestmark = [pytest.mark.chart, needs_helm]
@@ -240,6 +241,7 @@ def test_checkpoints_are_on_a_claim_that_stays_and_each_pod_has_its_own_folder()
     (mount,) = (each for each in containers(pod)[0]["volumeMounts"] if each["name"] == "data")
     assert mount["subPathExpr"] == "pod-$(TIDEGATE_POD_INDEX)"
     assert "TIDEGATE_POD_INDEX" in environment(pod)
+    assert JOB_VARIABLE in environment(pod), "a pod that is evicted would finish its Job"
     passing = render(values={**JOB_SET, "learner.persistence.retain": False})
     assert "annotations" not in named(passing, "PersistentVolumeClaim", "t-learner-data")["metadata"]
 

@@ -45,6 +45,7 @@ def ended(run: Run) -> tuple[dict[str, Any], str]:
     return summary, f"{run.output.read_text()}\n{' '.join(explain.stdout.split())}"
 
 
+@pytest.mark.extended
 def test_copies_that_raise_cost_their_episodes_and_no_process(start: Start) -> None:
     run = start(*own(RAISES, "workload.env_kwargs.period=500"))
     trained(run, versions=40)

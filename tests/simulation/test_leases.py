@@ -24,7 +24,7 @@ TICKS = 1600
 LEASES: dict[Fault, int] = {steal_batch: 6, isolate_learner: 3, kill_learner: 1, kill_one: 3, slow_learner: 1}
 
 
-@pytest.mark.parametrize("max_lag", [0, 1, 4])
+@pytest.mark.parametrize("max_lag", [0, pytest.param(1, marks=pytest.mark.extended), 4])
 @pytest.mark.parametrize("pair", seeds(1, more=3))
 def test_batches_whose_leases_expire_are_trained_later_and_never_twice(
     pair: int, max_lag: int, monkeypatch: pytest.MonkeyPatch

@@ -21,7 +21,7 @@ LONG_TICKS = 10_000
 
 
 @pytest.mark.parametrize("max_lag", MAX_LAGS)
-@pytest.mark.parametrize("seed", seeds(2, more=10))
+@pytest.mark.parametrize("seed", seeds(1, more=11))
 def test_invariants_hold_under_faults_at_every_budget(seed: int, max_lag: int) -> None:
     report = check(simulate(draw_scenario(seed, ticks=SHORT_TICKS, max_lag=max_lag)))
     assert report.ticks == SHORT_TICKS

@@ -113,8 +113,10 @@ spec:
 {{- $root := .root -}}{{- $pod := .pod -}}{{- $pods := include "tidegate.learnerPods" $root | int -}}
 {{- $template := include "tidegate.groupTemplate" . | fromYaml -}}
 {{- $learner := first $template.spec.containers -}}
-{{- /* A rank that fails starts again in its pod, as in a StatefulSet; one that ends with 0 has finished. */ -}}
+{{- /* A rank that fails starts again in its pod, as in a StatefulSet; one that ended with 0 would have finished. */ -}}
 {{- $_ := set $template.spec "restartPolicy" "OnFailure" -}}
+{{- /* Drained is not finished: of a pod that is evicted the Job has to make another one. */ -}}
+{{- $_ := set $learner "env" (append $learner.env (dict "name" "TIDEGATE_JOB" "value" "1")) -}}
 {{- if $pod.persistence.enabled -}}
 {{- $claim := dict "name" "data" "persistentVolumeClaim" (dict "claimName" (printf "%s-data" .name)) -}}
 {{- $_ := set $template.spec "volumes" (append $template.spec.volumes $claim) -}}

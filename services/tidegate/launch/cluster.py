@@ -29,6 +29,8 @@ PASSWORD_PATH_VARIABLE = "TIDEGATE_BROKER_PASSWORD_PATH"
 TASK_SECRET_VARIABLE = "TIDEGATE_TASK_SECRET"
 POD_NAME_VARIABLE, POD_UID_VARIABLE = "TIDEGATE_POD_NAME", "TIDEGATE_POD_UID"
 NAMESPACE_VARIABLE = "TIDEGATE_NAMESPACE"
+# Set in the pods of a Job.
+JOB_VARIABLE = "TIDEGATE_JOB"
 # The volume of a pod's service, where the chart mounts it; in admission's also what is known of backups.
 POD_DATA = Path("/data")
 # Every service listens here in its own pod.

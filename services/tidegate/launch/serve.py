@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import msgspec
 from tidegate.core.errors import ConfigError, TidegateError
 from tidegate.launch.cluster import (
     BROKER_WAIT_S,
+    JOB_VARIABLE,
     LISTEN,
     POD_NAME_VARIABLE,
     RUN_FILE,
@@ -56,7 +58,8 @@ def main(arguments: list[str]) -> int:
         parser.error("--cluster and --data-dir go together")
     try:
         if chosen.cluster is not None:
-            return serve_pod(chosen.service, cluster=chosen.cluster, data_dir=chosen.data_dir)
+            code = serve_pod(chosen.service, cluster=chosen.cluster, data_dir=chosen.data_dir)
+            return code_of_pod(code, os.environ)
         return serve(chosen.service, run_dir=chosen.run_dir, index=chosen.index)
     except TidegateError as error:
         sys.stderr.write(f"tidegate serve {chosen.service}: {error}\n")
@@ -150,6 +153,14 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
         drain_timeout_s=settings.drain_timeout_s,
         pod=ranks if ranks.count > ranks.in_pod else None,
     )
+
+
+def code_of_pod(code: int, environ: Mapping[str, str]) -> int:
+    """What a pod's process ends with. A pod that is evicted or deleted drains, and its Job has to make another one.
+
+    A service has no end of its own: a run ends by admission, which suspends the learner's Job.
+    """
+    return exit_codes.TERMINATED if code == exit_codes.DRAINED and environ.get(JOB_VARIABLE) else code
 
 
 def _run(service: str, config: object, settings: Settings, *, index: int, sections: RunFileSource) -> int:

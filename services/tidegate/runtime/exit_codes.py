@@ -5,3 +5,5 @@ DRAINED = 0
 FAILED = 1
 # The run file, the arguments or the mounted files are wrong: a restart reads the same.
 BAD_INPUT = 2
+# Drained, in the pod of a Job, which an exit with 0 would finish: as of a process that SIGTERM ends.
+TERMINATED = 143

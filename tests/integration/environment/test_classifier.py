@@ -84,6 +84,7 @@ async def test_scores_are_those_of_the_library_and_no_secret_reaches_the_child(
     assert child.returncode is not None
 
 
+@pytest.mark.extended
 async def test_child_that_died_is_restarted(folder: Path) -> None:
     classifier = Classifier(ClassifierSettings(path=str(folder), label="good"))
     before = await classifier.score(PROBLEM, "085")

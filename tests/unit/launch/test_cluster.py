@@ -8,7 +8,7 @@ from tidegate.api.runs import Run
 from tidegate.cli.app import run
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.launch import serve
-from tidegate.launch.cluster import pod_index
+from tidegate.launch.cluster import JOB_VARIABLE, pod_index
 from tidegate.launch.run_folder import (
     find_folder,
     is_run_folder,
@@ -143,3 +143,16 @@ def test_what_needs_the_files_of_a_run_says_one_sentence(
 def test_api_says_the_same(mounted: Path) -> None:
     with pytest.raises(ConfigError, match="keeps its files in a cluster"):
         Run(mounted)
+
+
+@pytest.mark.parametrize(
+    ("code", "in_a_job", "in_another_pod"),
+    [
+        (exit_codes.DRAINED, exit_codes.TERMINATED, exit_codes.DRAINED),
+        (exit_codes.FAILED, exit_codes.FAILED, exit_codes.FAILED),
+        (exit_codes.BAD_INPUT, exit_codes.BAD_INPUT, exit_codes.BAD_INPUT),
+    ],
+)
+def test_pod_that_was_drained_has_not_finished_its_job(code: int, in_a_job: int, in_another_pod: int) -> None:
+    assert serve.code_of_pod(code, {JOB_VARIABLE: "1"}) == in_a_job
+    assert serve.code_of_pod(code, {}) == in_another_pod

@@ -14,7 +14,7 @@ from tidegate.models.smollm2 import make_smollm2_folder
 from tidegate.models.transformers_lm import TransformersLm, TransformersLmSpec
 from tidegate.models.transformers_tokenizer import TransformersTokenizer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(600)]
 
 CHECKOUT = Path(__file__).parents[3]
 QUESTION = "What is the capital of France? Answer in one short sentence."
