@@ -14,7 +14,7 @@ mkdir -p "$folder"
 # name, module, version, package of the program, folder of its manifests, what stands there for the image
 controllers='jobset sigs.k8s.io/jobset v0.11.1 . config/default us-central1-docker.pkg.dev/k8s-staging-images/jobset/jobset
 kueue sigs.k8s.io/kueue v0.17.0 ./cmd/kueue config/default us-central1-docker.pkg.dev/k8s-staging-images/kueue/kueue
-trainer github.com/kubeflow/trainer/v2 v2.1.0 ./cmd/trainer-controller-manager manifests/overlays/manager ghcr.io/kubeflow/trainer/trainer-controller-manager'
+trainer github.com/kubeflow/trainer/v2 v2.2.0 ./cmd/trainer-controller-manager manifests/overlays/manager ghcr.io/kubeflow/trainer/trainer-controller-manager'
 
 echo "$controllers" | while read -r name module version program manifests image; do
     source=$(cd / && GOFLAGS=-mod=mod go mod download -json "$module@$version" | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')

@@ -99,8 +99,11 @@ def test_it_goes_on_after_its_pod_was_deleted_by_force(
     release, kind = grouped
     [pod] = release.pods("learner")
     release.kubectl("delete", "pod", pod["metadata"]["name"], "--grace-period=0", "--force")
-    until("another pod", lambda: release.pods("learner")[0]["metadata"]["uid"] != pod["metadata"]["uid"],
-          timeout_s=RECOVERY_TIMEOUT_S)  # fmt: skip
+    until(
+        "another pod",
+        lambda: any(each["metadata"]["uid"] != pod["metadata"]["uid"] for each in release.pods("learner")),
+        timeout_s=RECOVERY_TIMEOUT_S,
+    )
     figures[f"{kind}_deleted_trains_again_s"] = trains(release)
     assert_balances(release)
 
