@@ -1,6 +1,7 @@
 """Episodes of a user's conversation in child processes, through the sessions of the service."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -11,11 +12,13 @@ from tidegate.core.errors import ConfigError, NotFoundError, RecordError, Unavai
 from tidegate.environment.judgements import VerifierFailed
 from tidegate.environment.own_code.blocking_episodes import BlockingEpisodes
 from tidegate.environment.own_code.episodes import OwnEpisodes
+from tidegate.environment.own_code.messages import ANSWERS, CHILD, Answer, Ready
 from tidegate.environment.own_code.pool import OwnCodeSettings
 from tidegate.environment.session_envs import make_session_env
 from tidegate.environment.sessions import SessionLimits, SessionTable
 from tidegate.environment.tasks.port import Problem
 from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.own_code.process import ChildProcess
 from tidegate.runtime.own_code.references import OwnReference, resolve
 
 pytestmark = pytest.mark.integration
@@ -59,6 +62,20 @@ async def test_episodes_of_one_process_are_played_side_by_side(sessions: Session
     last = await sessions.step(second, action="7")
     assert (last.reward, last.terminated) == (1.0, True)
     assert sessions.num_open == 1
+
+
+async def test_first_answer_may_come_before_anybody_waits_for_it() -> None:
+    child = await ChildProcess[Answer].start(
+        CHILD, reference(), ANSWERS, memory_bytes=4 << 30, environ=os.environ
+    )
+    try:
+        first = child._pipes.answer  # pyright: ignore[reportPrivateUsage]
+        assert first is not None
+        async with asyncio.timeout(60):
+            await asyncio.wait({first})
+        assert isinstance(await child.first_answer(deadline_s=5.0), Ready)
+    finally:
+        await child.close()
 
 
 async def test_episode_is_opened_again_by_its_turns(sessions: SessionTable) -> None:

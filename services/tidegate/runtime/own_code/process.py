@@ -62,7 +62,8 @@ class _Pipes(asyncio.SubprocessProtocol):
     """Collects one answer and the end of what was printed."""
 
     def __init__(self) -> None:
-        self.answer: asyncio.Future[bytes] | None = None
+        # From the start: the first answer comes unasked, and may come before anybody waits for it.
+        self.answer: asyncio.Future[bytes] | None = asyncio.get_running_loop().create_future()
         self.printed = bytearray()
         self.has_stack = asyncio.Event()
         self.has_ended = asyncio.Event()
@@ -101,6 +102,7 @@ class _Pipes(asyncio.SubprocessProtocol):
     def _fail(self, error: Exception) -> None:
         if self.answer is not None and not self.answer.done():
             self.answer.set_exception(error)
+            self.answer.exception()  # nobody may be waiting for it
 
 
 class ChildProcess(Generic[AnswerT]):
@@ -152,7 +154,7 @@ class ChildProcess(Generic[AnswerT]):
 
     async def first_answer(self, *, deadline_s: float) -> AnswerT:
         """What it says once its code is loaded. Raises as ``ask``."""
-        return await self._answered(b"", deadline_s=deadline_s)
+        return await self._answer(deadline_s=deadline_s)
 
     async def ask(self, question: msgspec.Struct, *, deadline_s: float) -> AnswerT:
         """The answer to a question; after any error the process must be closed, as its next answer may be to this.
@@ -162,7 +164,13 @@ class ChildProcess(Generic[AnswerT]):
             EndedError: it ended.
             RecordError: it wrote what is no answer.
         """
-        return await self._answered(frame(question), deadline_s=deadline_s)
+        if self._pipes.has_ended.is_set():
+            raise await self._ended()
+        self._pipes.answer = asyncio.get_running_loop().create_future()
+        # uvloop's transports are not derived from asyncio's.
+        stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
+        stdin.write(frame(question))
+        return await self._answer(deadline_s=deadline_s)
 
     async def close(self) -> None:
         """Kill the process and all that it started; returns once it has ended."""
@@ -172,16 +180,9 @@ class ChildProcess(Generic[AnswerT]):
             await self._pipes.has_ended.wait()
         self._transport.close()
 
-    async def _answered(self, data: bytes, *, deadline_s: float) -> AnswerT:
-        loop = asyncio.get_running_loop()
+    async def _answer(self, *, deadline_s: float) -> AnswerT:
         pipes = self._pipes
-        if pipes.has_ended.is_set():
-            raise await self._ended()
-        pipes.answer = loop.create_future()
-        if data:
-            # uvloop's transports are not derived from asyncio's.
-            stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(0))
-            stdin.write(data)
+        assert pipes.answer is not None
         try:
             async with asyncio.timeout(deadline_s):
                 whole = await pipes.answer
