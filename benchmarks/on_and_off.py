@@ -3,7 +3,7 @@
 A difference of two percent is far below what a shared machine does to two runs one after the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from benchmarks.cartpole import alternating, lengths
 from benchmarks.results import Goal, Row, Sample, Side, row
@@ -51,15 +51,18 @@ def rate(window: Window) -> float:
     return window.steps / window.cpu_s
 
 
-def rate_row(windows: Windows, *, ratio_min: float) -> Row:
-    """Steps a CPU-second of both sides."""
-    return row(
-        "steps a CPU-second, on (tidegate) and off (peer)",
-        "steps/CPU-s",
-        [rate(each) for each in windows["tidegate"]],
-        [rate(each) for each in windows["peer"]],
-        goal=Goal(ratio_min, "at_least", "ratio"),
-    )
+def both_row(
+    windows: Windows,
+    title: str,
+    unit: str,
+    figure: Callable[[Window], float],
+    *,
+    ratio_min: float | None = None,
+) -> Row:
+    """A figure of both sides, on (tidegate) and off (peer)."""
+    goal = None if ratio_min is None else Goal(ratio_min, "at_least", "ratio")
+    on, off = ([figure(each) for each in windows[side]] for side in SIDES)
+    return row(title, unit, on, off, goal=goal)
 
 
 def samples(windows: Windows, *, what: str = "") -> list[Sample]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.on_and_off import measure, rate_row, samples
+from benchmarks.on_and_off import both_row, measure, rate, samples
 from benchmarks.peers.otlp_sink import Counts
 from benchmarks.results import BenchResult
 from benchmarks.setting import BenchSetting
@@ -59,7 +59,15 @@ def run(setting: BenchSetting) -> BenchResult:
         )
     return BenchResult(
         name="telemetry",
-        rows=[rate_row(windows, ratio_min=RATIO_MIN)],
+        rows=[
+            both_row(
+                windows,
+                "steps a CPU-second, on (tidegate) and off (peer)",
+                "steps/CPU-s",
+                rate,
+                ratio_min=RATIO_MIN,
+            )
+        ],
         samples=samples(windows),
         notes=[
             f"arrived: {counts.trace_exports} exports of traces ({counts.trace_bytes / 1e6:.2f} MB),"

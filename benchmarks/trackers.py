@@ -5,10 +5,9 @@ CartPole makes ten updates a second, each with all of its curves: a model whose 
 
 from importlib.util import find_spec
 
-from benchmarks.on_and_off import Windows, measure, rate, samples
-from benchmarks.results import BenchResult, Goal, Row, Sample, row
+from benchmarks.on_and_off import both_row, measure, rate, samples
+from benchmarks.results import BenchResult, Row, Sample
 from benchmarks.setting import BenchSetting
-from benchmarks.training_run import Window
 from tidegate.cli.track.registry import TRACKERS
 from tidegate.core.errors import UnavailableError
 
@@ -30,7 +29,13 @@ def run(setting: BenchSetting) -> BenchResult:
     found: list[Sample] = []
     for name in installed:
         windows = measure(setting, f"trackers-{name}", overrides=[f"track=[{name}]"], repetitions=REPETITIONS)
-        rows += _rows(name, windows)
+        title = f"{name}, on and off"
+        rows.append(both_row(windows, title, "steps/CPU-s", rate))
+        rows.append(
+            both_row(
+                windows, title, "steps/s", lambda window: window.steps / window.wall_s, ratio_min=RATIO_MIN
+            )
+        )
         found += samples(windows, what=name)
     return BenchResult(
         name="trackers",
@@ -38,22 +43,3 @@ def run(setting: BenchSetting) -> BenchResult:
         samples=found,
         notes=[f"not installed: {name}" for name in TRACKERS if name not in installed],
     )
-
-
-def _rows(name: str, windows: Windows) -> list[Row]:
-    goal = Goal(RATIO_MIN, "at_least", "ratio")
-    on, off = windows["tidegate"], windows["peer"]
-    return [
-        row(f"{name}, on and off", "steps/CPU-s", [rate(each) for each in on], [rate(each) for each in off]),
-        row(
-            f"{name}, on and off",
-            "steps/s",
-            [_pace(each) for each in on],
-            [_pace(each) for each in off],
-            goal=goal,
-        ),
-    ]
-
-
-def _pace(window: Window) -> float:
-    return window.steps / window.wall_s

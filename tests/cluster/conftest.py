@@ -46,11 +46,15 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, obje
     path.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
-def cartpole_values(folder: Path) -> Path:
-    """runs/cartpole.yaml as values of the chart, without an end: it trains on after its target."""
+def cartpole_values(folder: Path, **run: object) -> Path:
+    """runs/cartpole.yaml as values of the chart, without an end: it trains on after its target.
+
+    ``run``: keys of the run file that the test adds or changes.
+    """
     document = yaml.safe_load((ROOT / "runs" / "cartpole.yaml").read_text(encoding="utf-8"))
     document["until"] = ""
     document.pop("actor")
+    document |= run
     path = folder / "run-values.yaml"
     path.write_text(yaml.safe_dump({"run": document}), encoding="utf-8")
     return path

@@ -106,6 +106,35 @@ class Namespace:
         return json.loads(done.stdout)
 
 
+def balanced_audit(release: Namespace) -> Any:
+    """The audit, of which every entry is as promised."""
+    audit = release.audit()
+    assert audit["balanced"], audit["problems"]
+    assert (audit["trained_twice"], audit["over_budget"]) == (0, 0), audit
+    return audit
+
+
+def updates(release: Namespace) -> float:
+    """Updates of the learner so far."""
+    return float(release.status()["values"]["version_step"])
+
+
+def trains(release: Namespace, *, more: int, timeout_s: float) -> float:
+    """Seconds until the learner has made this many more updates.
+
+    A restored learner counts from its checkpoint, which may be older than the last observation.
+    """
+    start: list[float] = []
+
+    def grew() -> bool:
+        now = updates(release)
+        if not start or now < start[0]:
+            start[:] = [now]
+        return now >= start[0] + more
+
+    return until(f"{more} more updates", grew, timeout_s=timeout_s)
+
+
 def until(what: str, holds: Callable[[], bool], *, timeout_s: float) -> float:
     """Poll until a condition holds; returns the seconds it took.
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.cluster.conftest import TAG, cartpole_values
-from tests.cluster.kube import CHART, CommandError, Namespace, until
+from tests.cluster.kube import CHART, CommandError, Namespace, balanced_audit, until
 from tests.cluster.servers import start_server
 
 IMAGE = os.environ.get("TIDEGATE_E2E_S3_IMAGE", "")
 PORT = 7070
 PLACE = "s3://runs/backups"
+BACKUP = {"to": PLACE, "every_s": 10.0, "keep": 20}
 RUN_ID = "cartpole-backup"
 SECRET = {
     "AWS_ACCESS_KEY_ID": "tidegate",
@@ -57,9 +57,6 @@ def bucket(namespace: str) -> None:
 
 
 def install(release: Namespace, values: Path, *more: str, run_id: str = RUN_ID) -> None:
-    document = yaml.safe_load(values.read_text(encoding="utf-8"))
-    document["run"]["backup"] = {"to": PLACE, "every_s": 10.0, "keep": 20}
-    values.write_text(yaml.safe_dump(document), encoding="utf-8")
     release.helm(
         "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
         "--set", f"images.tag={TAG}", "--set", f"runId={run_id}", "--set", "backup.existingSecret=bucket",
@@ -79,7 +76,7 @@ def test_run_goes_on_from_a_backup_that_was_made_between_deaths(
     bucket: None, namespace: str, tmp_path: Path, figures: dict[str, object]
 ) -> None:
     release = Namespace(namespace, "b")
-    values = cartpole_values(tmp_path)
+    values = cartpole_values(tmp_path, backup=BACKUP)
     install(release, values)
     until("two backups", lambda: newest(release).get("number", 0) >= 2, timeout_s=300)
     owners = [f"b-{name}-0" for name in ("learner", "trajectory-store", "task-queue")]
@@ -100,10 +97,7 @@ def test_run_goes_on_from_a_backup_that_was_made_between_deaths(
     figures["trains_on_after_restore_s"] = until(
         "it trains on", lambda: release.status()["values"]["version_step"] >= start + 20, timeout_s=300
     )
-    audit = release.audit()
-    assert audit["balanced"], audit["problems"]
-    assert audit["trained_twice"] == 0
-    assert audit["over_budget"] == 0
+    balanced_audit(release)
 
     # A volume that is lost later is not filled with what is older than the others.
     claim = "data-b-trajectory-store-0"
@@ -116,7 +110,7 @@ def test_learner_that_lost_its_volume_goes_on_from_the_newest_backup(
     bucket: None, namespace: str, tmp_path: Path, figures: dict[str, object]
 ) -> None:
     release = Namespace(namespace, "v")
-    install(release, cartpole_values(tmp_path), run_id="cartpole-lost")
+    install(release, cartpole_values(tmp_path, backup=BACKUP), run_id="cartpole-lost")
     until("two backups", lambda: newest(release).get("number", 0) >= 2, timeout_s=300)
     kept = int(newest(release)["version"].rpartition("@")[2])
     assert kept > 0
@@ -131,9 +125,7 @@ def test_learner_that_lost_its_volume_goes_on_from_the_newest_backup(
     figures["first_update_after_the_loss_s"] = round(first["at_s"] - lost_at_s, 1)
     assert first["lineage"].startswith("1-")  # as after a crash
     assert first["step"] > kept
-    audit = release.audit()
-    assert audit["balanced"], audit["problems"]
-    assert (audit["trained_twice"], audit["over_budget"]) == (0, 0)
+    balanced_audit(release)
 
 
 def _steps_since(release: Namespace, since_s: float) -> list[dict[str, Any]]:

@@ -5,13 +5,15 @@ import base64
 import pytest
 
 from tests.cluster.conftest import TAG, cartpole_values
-from tests.cluster.kube import CHART, CommandError, Namespace, until
+from tests.cluster.kube import CHART, CommandError, Namespace, trains, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
 SERVERS = ("task-queue", "trajectory-store", "weight-distribution", "learner", "environment")
 # A kubelet shows a changed Secret to its pods after a minute or two.
 RENEWAL_TIMEOUT_S = 300.0
+# Updates: more than the work in flight provides.
+MORE = 20
 # The certificate that a server shows, trusted or not.
 SHOWN = "import ssl, sys; print(ssl.get_server_certificate((sys.argv[1], 7700), timeout=10))"
 # Ends without an error only where a server accepts a client without a certificate.
@@ -33,19 +35,6 @@ def certified(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Names
         "--set", f"images.tag={TAG}", "--set", "tls.selfSigned.enabled=true", "--wait", "--timeout", "10m",
     )  # fmt: skip
     return release
-
-
-def trains(release: Namespace, *, more: int = 20) -> float:
-    """Seconds until the learner made so many more updates: more than the work in flight provides."""
-    seen: list[float] = []
-
-    def grew() -> bool:
-        now = float(release.status()["values"]["version_step"])
-        if not seen or now < seen[0]:
-            seen[:] = [now]
-        return now >= seen[0] + more
-
-    return until(f"{more} more updates", grew, timeout_s=RENEWAL_TIMEOUT_S)
 
 
 def in_admission(release: Namespace, program: str, server: str) -> str:
@@ -71,7 +60,7 @@ def processes(release: Namespace) -> dict[str, int]:
 
 
 def test_servers_refuse_a_client_without_a_certificate(certified: Namespace) -> None:
-    trains(certified)
+    trains(certified, more=MORE, timeout_s=RENEWAL_TIMEOUT_S)
     for server in SERVERS:
         with pytest.raises(CommandError):
             in_admission(certified, CALL_WITHOUT_CERTIFICATE, server)
@@ -101,10 +90,12 @@ def test_training_continues_without_a_restart_when_every_certificate_is_issued_a
         ),
         timeout_s=RENEWAL_TIMEOUT_S,
     )
-    figures["renewed_certificates_trains_s"] = trains(certified)
+    figures["renewed_certificates_trains_s"] = trains(certified, more=MORE, timeout_s=RENEWAL_TIMEOUT_S)
     assert processes(certified) == before
     # A new process connects to all, and all to it.
     certified.kubectl("delete", "pod", f"{name}-weight-distribution-0", "--grace-period=0", "--force")
-    figures["renewed_certificates_new_pod_trains_s"] = trains(certified, more=20)
+    figures["renewed_certificates_new_pod_trains_s"] = trains(
+        certified, more=MORE, timeout_s=RENEWAL_TIMEOUT_S
+    )
     audit = certified.audit()
     assert audit["balanced"], audit["problems"]

@@ -6,7 +6,6 @@ import time
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.cluster.conftest import TAG, cartpole_values
 from tests.cluster.kube import CHART, Namespace, until
@@ -20,10 +19,7 @@ TARGET = "version_step>=60"
 def ending(namespace: str, tmp_path_factory: pytest.TempPathFactory, figures: dict[str, object]) -> Namespace:
     """CartPole until version 60."""
     release = Namespace(namespace, "end")
-    path = cartpole_values(tmp_path_factory.mktemp("values"))
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    values["run"]["until"] = TARGET
-    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    path = cartpole_values(tmp_path_factory.mktemp("values"), until=TARGET)
     started_s = time.monotonic()
     release.helm(
         "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(path),

@@ -14,7 +14,7 @@ import pytest
 from tests.chart.rendering import SERVICES
 from tests.chart.test_network_policies import BETWEEN_SERVICES, BROKER, GRPC, TO_BROKER, Flow
 from tests.cluster.conftest import NEXT_TAG, cartpole_values
-from tests.cluster.kube import CHART, CommandError, Namespace, run, until
+from tests.cluster.kube import CHART, CommandError, Namespace, run, trains, until, updates
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -24,23 +24,9 @@ SINGLE = ("task-queue", "trajectory-store", "weight-distribution", "admission", 
 RECOVERY_TIMEOUT_S = 180.0
 
 
-def step(release: Namespace) -> float:
-    """Updates of the learner so far."""
-    return float(release.status()["values"]["version_step"])
-
-
 def seconds_until_it_trains(release: Namespace, *, more: int = 5) -> float:
     """Seconds until the learner has made this many more updates."""
-    start: list[float] = []
-
-    def grew() -> bool:
-        now = step(release)
-        # A restored learner counts from its checkpoint, which may be older than the last observation.
-        if not start or now < start[0]:
-            start[:] = [now]
-        return now >= start[0] + more
-
-    return until(f"{more} more updates", grew, timeout_s=RECOVERY_TIMEOUT_S)
+    return trains(release, more=more, timeout_s=RECOVERY_TIMEOUT_S)
 
 
 def scale(release: Namespace, replicas: int) -> float:
@@ -88,9 +74,9 @@ def test_actors_are_scaled_by_kubectl_while_it_trains(release: Namespace, figure
         }
     took["to_0"] = {"ready_s": scale(release, 0)}
     time.sleep(5.0)
-    paused_at = step(release)
+    paused_at = updates(release)
     time.sleep(5.0)
-    assert step(release) == paused_at, "zero actors is a pause"
+    assert updates(release) == paused_at, "zero actors is a pause"
     assert len(release.ready("learner")) == 1, "and no failure"
     assert_accounting_balances(release)
     took["to_3"] = {"ready_s": scale(release, 3), "trains_s": seconds_until_it_trains(release)}

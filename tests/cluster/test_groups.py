@@ -7,10 +7,10 @@ does not serve is skipped.
 import json
 
 import pytest
-import yaml
 
+from tests.cluster import kube
 from tests.cluster.conftest import TAG, cartpole_values
-from tests.cluster.kube import CHART, CommandError, Namespace, run, until
+from tests.cluster.kube import CHART, CommandError, Namespace, balanced_audit, run, until, updates
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -28,33 +28,16 @@ def require(crd: str) -> None:
         pytest.skip(f"the cluster has no {crd}: tests/cluster/controllers.sh installs its controller")
 
 
-def install(
-    release: Namespace, folder: pytest.TempPathFactory, kind: str, *more: str, until_: str = ""
-) -> None:
+def install(release: Namespace, folder: pytest.TempPathFactory, kind: str, *more: str) -> None:
     path = cartpole_values(folder.mktemp("values"))
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    values["run"]["until"] = until_
-    path.write_text(yaml.safe_dump(values), encoding="utf-8")
     release.helm(
         "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(path),
         "--set", f"images.tag={TAG}", "--set", f"learner.kind={kind}", *more, "--timeout", "10m",
     )  # fmt: skip
 
 
-def updates(release: Namespace) -> int:
-    return int(release.status()["values"].get("version_step", 0))
-
-
-def trains(release: Namespace, *, more: int = 10) -> float:
-    """Seconds until the learner is so many updates further than at first, or than after a restore."""
-    least: list[int] = []
-
-    def grew() -> bool:
-        now = updates(release)
-        least[:] = [min(now, *least)] if least else [now]
-        return now >= least[0] + more
-
-    return until(f"{more} more updates", grew, timeout_s=RECOVERY_TIMEOUT_S)
+def trains(release: Namespace) -> float:
+    return kube.trains(release, more=10, timeout_s=RECOVERY_TIMEOUT_S)
 
 
 def suspend(release: Namespace, kind: str, *, suspended: bool) -> None:
@@ -64,13 +47,6 @@ def suspend(release: Namespace, kind: str, *, suspended: bool) -> None:
 
 def is_suspended(release: Namespace, kind: str) -> bool:
     return bool(release.get(KINDS[kind], f"{release.release}-learner")["spec"].get("suspend", False))
-
-
-def assert_balances(release: Namespace) -> None:
-    audit = release.audit()
-    assert audit["balanced"], audit["problems"]
-    assert audit["trained_twice"] == 0
-    assert audit["over_budget"] == 0
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
@@ -105,7 +81,7 @@ def test_it_goes_on_after_its_pod_was_deleted_by_force(
         timeout_s=RECOVERY_TIMEOUT_S,
     )
     figures[f"{kind}_deleted_trains_again_s"] = trains(release)
-    assert_balances(release)
+    balanced_audit(release)
 
 
 def test_it_waits_while_a_person_suspends_it(
@@ -120,12 +96,12 @@ def test_it_waits_while_a_person_suspends_it(
     suspend(release, kind, suspended=False)
     figures[f"{kind}_resumed_trains_s"] = trains(release)
     assert updates(release) > before, "it began behind its last checkpoint"
-    assert_balances(release)
+    balanced_audit(release)
 
 
 def test_it_is_suspended_at_its_target(grouped: tuple[Namespace, str], figures: dict[str, object]) -> None:
     release, kind = grouped
-    target = updates(release) + TARGET
+    target = int(updates(release)) + TARGET
     release.helm(
         "upgrade", str(CHART), "--reset-then-reuse-values", "--set", f"run.until=version_step>={target}",
         "--timeout", "10m",
@@ -134,8 +110,7 @@ def test_it_is_suspended_at_its_target(grouped: tuple[Namespace, str], figures: 
         "the learner is suspended", lambda: is_suspended(release, kind), timeout_s=600
     )
     until("no learner", lambda: not release.pods("learner"), timeout_s=RECOVERY_TIMEOUT_S)
-    audit = release.audit()
-    assert audit["balanced"], audit["problems"]
+    audit = balanced_audit(release)
     assert audit["in_flight"] == audit["available"] == 0
     release.helm("uninstall", "--wait")
 
@@ -185,5 +160,5 @@ def test_queue_without_room_holds_it_and_a_queue_that_is_drained_suspends_it(
     queue(release, cpu="2")
     figures[f"{kind}_admitted_again_trains_s"] = trains(release)
     assert updates(release) > before
-    assert_balances(release)
+    balanced_audit(release)
     release.helm("uninstall", "--wait")

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.cluster.conftest import TAG, cartpole_values
-from tests.cluster.kube import CHART, Namespace, until
+from tests.cluster.kube import CHART, Namespace, trains, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -22,19 +22,6 @@ def pair(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     return release
 
 
-def trains(release: Namespace, *, more: int = 5) -> float:
-    """Seconds until the learner made so many more updates."""
-    seen: list[float] = []
-
-    def grew() -> bool:
-        now = float(release.status()["values"]["version_step"])
-        if not seen or now < seen[0]:
-            seen[:] = [now]
-        return now >= seen[0] + more
-
-    return until(f"{more} more updates", grew, timeout_s=RECOVERY_TIMEOUT_S)
-
-
 def test_two_ranks_train_to_the_target(pair: Namespace) -> None:
     assert len(pair.ready("learner")) == 2
     pair.tidegate("await", "--until", "mean_return>=475", "--timeout", "8m", timeout_s=500)
@@ -44,7 +31,7 @@ def test_two_ranks_train_to_the_target(pair: Namespace) -> None:
 def test_the_death_of_a_rank_restarts_the_group_from_its_checkpoint(
     pair: Namespace, rank: int, figures: dict[str, object]
 ) -> None:
-    trains(pair)
+    trains(pair, more=5, timeout_s=RECOVERY_TIMEOUT_S)
     lineage = pair.status()["version"].partition("@")[0]
     pair.kubectl("delete", "pod", f"pair-learner-{rank}", "--grace-period=0", "--force")
     until(
@@ -52,7 +39,7 @@ def test_the_death_of_a_rank_restarts_the_group_from_its_checkpoint(
         lambda: pair.status()["version"].partition("@")[0] not in ("", lineage),
         timeout_s=RECOVERY_TIMEOUT_S,
     )
-    figures[f"rank_{rank}_deleted_trains_again_s"] = trains(pair)
+    figures[f"rank_{rank}_deleted_trains_again_s"] = trains(pair, more=5, timeout_s=RECOVERY_TIMEOUT_S)
     until("both ranks", lambda: len(pair.ready("learner")) == 2, timeout_s=RECOVERY_TIMEOUT_S)
     audit = pair.audit()
     assert audit["balanced"], audit["problems"]

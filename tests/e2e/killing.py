@@ -1,8 +1,10 @@
 """``kill -9`` of the processes of a run, the recovery, and the accounting afterwards."""
 
+import shutil
 import sys
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.e2e.conftest import Run
@@ -46,6 +48,24 @@ def kill_and_print(run: Run, victim: str, capsys: pytest.CaptureFixture[str]) ->
     back_s, trains_s = kill_and_recover(run, victim)
     with capsys.disabled():
         sys.stdout.write(f"\n  kill -9 {victim}: back after {back_s:.1f} s, trains on after {trains_s:.1f} s")
+
+
+def lose_machine(run: Run) -> None:
+    """Kill the supervisor, with which every process of the run ends, and remove its folder."""
+    processes = [psutil.Process(process["pid"]) for process in run.processes().values()]
+    run.process.kill()
+    run.process.wait(timeout=60)
+    psutil.wait_procs(processes, timeout=60)
+    shutil.rmtree(run.folder)
+
+
+def end_after_more_steps(run: Run, *, steps: int, max_lag: int) -> None:
+    """A resumed run trains on and ends with balanced accounting."""
+    before = len(run.steps())
+    run.until(lambda: len(run.steps()) >= before + steps, timeout_s=300, what="training again")
+    run.process.terminate()
+    _, summary = run.wait(timeout_s=180)
+    assert_accounting_balances(summary["audit"], max_lag=max_lag)
 
 
 def assert_accounting_balances(audit: dict[str, Any], *, max_lag: int) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import ROOT, START_TIMEOUT_S, Run
-from tests.e2e.killing import assert_accounting_balances
+from tests.e2e.killing import end_after_more_steps, lose_machine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.extended, pytest.mark.timeout(900)]
 
@@ -46,12 +45,8 @@ def test_run_goes_on_from_its_backup_on_an_empty_machine(start: Callable[..., Ru
     backup.kill()
     run.until(lambda: "none was completed" in run.status()["backup"], timeout_s=120, what="backup is missed")
     assert run.status()["values"]["backup_behind"] > 3
-    processes = [psutil.Process(process["pid"]) for process in run.processes().values()]
-    run.process.kill()
-    run.process.wait(timeout=60)
-    psutil.wait_procs(processes, timeout=60)
     lost = run.steps()
-    shutil.rmtree(run.folder)
+    lose_machine(run)
 
     again = tmp_path / "again"
     command = [sys.executable, "-m", "tidegate.cli.main"]
@@ -60,10 +55,7 @@ def test_run_goes_on_from_its_backup_on_an_empty_machine(start: Callable[..., Ru
     resumed = start(str(again / "run.yaml"), "--until", "", folder=again)
     before = len(resumed.steps())
     assert 0 < before <= len(lost)
-    resumed.until(lambda: len(resumed.steps()) >= before + STEPS, timeout_s=300, what="training again")
-    resumed.process.terminate()
-    _, summary = resumed.wait(timeout_s=180)
-    assert_accounting_balances(summary["audit"], max_lag=MAX_LAG)
+    end_after_more_steps(resumed, steps=STEPS, max_lag=MAX_LAG)
     assert newest(resumed) > number, "the last backup of the resumed run"
 
 

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.e2e.conftest import ROOT, START_TIMEOUT_S, Run
-from tests.e2e.killing import assert_accounting_balances
+from tests.e2e.killing import end_after_more_steps, lose_machine
 from tests.support.broker import free_port, is_free
 from tests.support.proxy import Proxy
 from tidegate.core.errors import NotFoundError
@@ -188,19 +187,11 @@ def test_backup_that_is_killed_at_any_byte_leaves_the_one_before_in_force(
     assert process.wait(timeout=START_TIMEOUT_S) == 0
     assert backups(server)[0]["number"] > newest
 
-    processes = [psutil.Process(process["pid"]) for process in run.processes().values()]
-    run.process.kill()
-    run.process.wait(timeout=60)
-    psutil.wait_procs(processes, timeout=60)
-    shutil.rmtree(run.folder)
+    lose_machine(run)
     again = tmp_path / "again"
     restore(server, again)
     resumed = start(str(again / "run.yaml"), "--until", "", folder=again)
-    number = len(resumed.steps())
-    resumed.until(lambda: len(resumed.steps()) >= number + STEPS, timeout_s=300, what="training again")
-    resumed.process.terminate()
-    _, summary = resumed.wait(timeout_s=180)
-    assert_accounting_balances(summary["audit"], max_lag=MAX_LAG)
+    end_after_more_steps(resumed, steps=STEPS, max_lag=MAX_LAG)
 
 
 def test_file_of_many_parts_is_there_whole_or_not_at_all(

@@ -8,7 +8,7 @@ from tests.e2e.conftest import Run
 from tests.e2e.killing import assert_accounting_balances, kill_and_print
 from tidegate.launch.fork_server.kinds import LIGHT
 
-pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.extended, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.kill, pytest.mark.slow, pytest.mark.timeout(400)]
 
 MAX_LAG = 2
 DEATHS = 3

@@ -9,8 +9,8 @@ password, and reach it; no others do.
 {{- end -}}
 
 {{/*
-Whether the pod of a single service may start on another node although nobody knows what became of the one before it: its files are
-rows of PostgreSQL, which takes no more from the earlier owner, and on no volume. A StatefulSet would wait for a person:
+Whether the pod of a single service may start on another node while the state of the pod before it is unknown: its files are rows of
+PostgreSQL, which takes no more from the earlier owner, and on no volume. A StatefulSet would wait for a person:
 (list root service pod)
 */}}
 {{- define "tidegate.isMovable" -}}
@@ -18,18 +18,14 @@ rows of PostgreSQL, which takes no more from the earlier owner, and on no volume
 {{- end -}}
 
 {{/*
-A pod's values, with how long it stays on a lost node where it may start on another one. Kubernetes' default is five minutes, in which
-nothing is trained: (list root service pod)
+The values of such a pod, with how long it stays on a lost node. Kubernetes' default is five minutes, in which nothing is trained.
 */}}
 {{- define "tidegate.movablePod" -}}
-{{- $pod := deepCopy (index . 2) -}}
-{{- if include "tidegate.isMovable" . -}}
+{{- $tolerations := .tolerations | default list -}}
 {{- range list "node.kubernetes.io/unreachable" "node.kubernetes.io/not-ready" -}}
-{{- $lost := dict "key" . "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30 -}}
-{{- $_ := set $pod "tolerations" (append ($pod.tolerations | default list) $lost) -}}
+{{- $tolerations = append $tolerations (dict "key" . "operator" "Exists" "effect" "NoExecute" "tolerationSeconds" 30) -}}
 {{- end -}}
-{{- end -}}
-{{- toYaml $pod -}}
+{{- toYaml (set (deepCopy .) "tolerations" $tolerations) -}}
 {{- end -}}
 
 {{/* The variable with the address: (list root service) */}}

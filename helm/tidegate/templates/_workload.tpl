@@ -92,6 +92,7 @@ spec:
 {{- define "tidegate.ownWorkload" -}}
 {{- $root := .root -}}{{- $row := .row -}}{{- $pod := .pod -}}{{- $service := .service -}}
 {{- $isMovable := ne (include "tidegate.isMovable" (list $root $service $pod)) "" -}}
+{{- if $isMovable }}{{ $pod = include "tidegate.movablePod" $pod | fromYaml }}{{ end -}}
 {{- $replicas := 1 -}}
 {{- if eq $service "learner" }}{{ $replicas = include "tidegate.learnerPods" $root | int }}{{ end -}}
 apiVersion: apps/v1
@@ -136,7 +137,7 @@ spec:
       tidegate.dev/pool: {{ .pool }}
       {{- end }}
   template:
-    {{- include "tidegate.podTemplate" . | nindent 4 }}
+    {{- include "tidegate.podTemplate" (merge (dict "pod" $pod) .) | nindent 4 }}
   {{- if and (not $row.scalable) $pod.persistence.enabled }}
   volumeClaimTemplates:
     - {{ include "tidegate.claim" (list $root $row.name $pod.persistence) | nindent 6 | trim }}
@@ -216,7 +217,7 @@ spec:
   securityContext:
     {{- include "tidegate.overridden" (list (include "tidegate.podContext" (list $root $sandbox)) $pod.podSecurityContext) | nindent 4 }}
   {{- include "tidegate.pullSecrets" $root | nindent 2 }}
-  {{- include "tidegate.placement" (list $root $row (include "tidegate.movablePod" (list $root $service $pod) | fromYaml)) | nindent 2 }}
+  {{- include "tidegate.placement" (list $root $row $pod) | nindent 2 }}
   {{- with $pod.resourceClaims }}
   resourceClaims:
     {{- toYaml . | nindent 4 }}

@@ -60,8 +60,7 @@ class _Child:
     process: RunningProcess | None = None
     # The number of an ended group may be another process's.
     group_ended: bool = False
-    has_begun: bool = False
-    started_s: float = 0.0
+    started_s: float = float("-inf")
     ever_ready: bool = False
     restarts: int = 0
     crashes: int = 0
@@ -228,12 +227,12 @@ class Supervisor:
             while not child.stopping and self._num_starting(child.spec.replica_of) >= REPLICAS_STARTING_MAX:
                 self._one_ready.clear()
                 await is_set_within(self._one_ready, timeout_s=TURN_POLL_S)
-            child.has_begun, child.started_s = True, time.monotonic()
+            child.started_s = time.monotonic()
 
     def _num_starting(self, service: str) -> int:
         begun_s = time.monotonic() - STARTING_S
         return sum(
-            child.has_begun and child.state == "starting" and child.started_s > begun_s
+            child.state == "starting" and child.started_s > begun_s
             for child in self._children.values()
             if child.spec.replica_of == service != ""
         )

@@ -69,10 +69,8 @@ async def test_first_answer_may_come_before_anybody_waits_for_it() -> None:
         CHILD, reference(), ANSWERS, memory_bytes=4 << 30, environ=os.environ
     )
     try:
-        first = child._pipes.answer  # pyright: ignore[reportPrivateUsage]
-        assert first is not None
         async with asyncio.timeout(60):
-            await asyncio.wait({first})
+            await asyncio.wait({child._pipes.answer})  # pyright: ignore[reportPrivateUsage]
         assert isinstance(await child.first_answer(deadline_s=5.0), Ready)
     finally:
         await child.close()

@@ -63,7 +63,7 @@ class _Pipes(asyncio.SubprocessProtocol):
 
     def __init__(self) -> None:
         # From the start: the first answer comes unasked, and may come before anybody waits for it.
-        self.answer: asyncio.Future[bytes] | None = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.printed = bytearray()
         self.has_stack = asyncio.Event()
         self.has_ended = asyncio.Event()
@@ -86,7 +86,7 @@ class _Pipes(asyncio.SubprocessProtocol):
         elif len(self._data) >= HEAD.size + length:
             whole = bytes(self._data[HEAD.size : HEAD.size + length])
             del self._data[: HEAD.size + length]
-            if self.answer is not None and not self.answer.done():
+            if not self.answer.done():
                 self.answer.set_result(whole)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
@@ -100,9 +100,9 @@ class _Pipes(asyncio.SubprocessProtocol):
         self._fail(UnavailableError("The process ended"))
 
     def _fail(self, error: Exception) -> None:
-        if self.answer is not None and not self.answer.done():
+        if not self.answer.done():
             self.answer.set_exception(error)
-            self.answer.exception()  # nobody may be waiting for it
+            self.answer.exception()  # retrieved: otherwise asyncio logs it where no call awaits the answer
 
 
 class ChildProcess(Generic[AnswerT]):
@@ -181,17 +181,13 @@ class ChildProcess(Generic[AnswerT]):
         self._transport.close()
 
     async def _answer(self, *, deadline_s: float) -> AnswerT:
-        pipes = self._pipes
-        assert pipes.answer is not None
         try:
             async with asyncio.timeout(deadline_s):
-                whole = await pipes.answer
+                whole = await self._pipes.answer
         except TimeoutError:
             raise await self._late(deadline_s) from None
         except UnavailableError:
             raise await self._ended() from None
-        finally:
-            pipes.answer = None
         try:
             return self._answers.decode(whole)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -67,7 +67,7 @@ def forget_replica(db: sqlite3.Connection) -> None:
 
 def epoch_of(db: sqlite3.Connection) -> int | None:
     """The epoch of its replica that a file belongs to; None for a file that was never replicated."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (OWNER,)).fetchone():
+    if not _has_table(db, OWNER):
         return None
     found = db.execute(f"SELECT epoch FROM {OWNER}").fetchone()
     return None if found is None else int(found[0])
@@ -83,10 +83,14 @@ def set_epoch(db: sqlite3.Connection, epoch: int) -> None:
 
 def forgotten_through(db: sqlite3.Connection) -> int:
     """The place of the last note that was removed (``forget_changes``); 0 if none was."""
-    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (CHANGED_ROWS,)).fetchone():
+    if not _has_table(db, CHANGED_ROWS):
         return 0
     oldest = db.execute(f"SELECT min(place) FROM {CHANGED_ROWS}").fetchone()[0]
     return 0 if oldest is None else oldest - 1
+
+
+def _has_table(db: sqlite3.Connection, name: str) -> bool:
+    return db.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (name,)).fetchone() is not None
 
 
 def newest_change(db: sqlite3.Connection) -> int:

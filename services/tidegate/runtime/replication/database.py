@@ -173,7 +173,7 @@ class ReplicaDatabase:
             UnavailableError, ConfigError: as ``read``.
         """
         with self._connected() as db, db.transaction():
-            self._hold(db, epoch)
+            self._hold(db, epoch, after=0, through=through)
             for table in tables:
                 db.execute(sql(f"DROP TABLE IF EXISTS {self._named(table)}"))
                 columns = ", ".join(f'"{n}" {t}' for n, t in zip(table.columns, table.types, strict=True))
@@ -183,7 +183,7 @@ class ReplicaDatabase:
             if self._files is not None:
                 self._files.create(db, self.schema)
             self._push_all(db, changes)
-            db.execute(sql(f"UPDATE {self.schema}.replica SET whole = true, through = %s"), (through,))
+            db.execute(sql(f"UPDATE {self.schema}.replica SET whole = true"))
 
     def push(self, changes: Iterable[ChangedRows], *, epoch: int, after: int, through: int) -> None:
         """Write the rows that changed from note ``after`` to ``through``, all or none, and the time of the heartbeat.
@@ -196,12 +196,7 @@ class ReplicaDatabase:
         """
         with self._connected() as db, db.transaction():
             # Held until the end: an owner to come waits for these rows, and none of before can add to them.
-            self._hold(db, epoch)
-            advanced = db.execute(
-                sql(f"UPDATE {self.schema}.replica SET through = %s WHERE through >= %s"), (through, after)
-            )
-            if advanced.rowcount != 1:
-                raise lost_rows(self.schema)
+            self._hold(db, epoch, after=after, through=through)
             self._push_all(db, changes)
 
     def rows(self, name: str, columns: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
@@ -231,13 +226,19 @@ class ReplicaDatabase:
             with self._connected() as db:
                 self._files.fill(db, self.schema)
 
-    def _hold(self, db: Connection, epoch: int) -> None:
+    def _hold(self, db: Connection, epoch: int, *, after: int, through: int) -> None:
+        """Keep the replica until the transaction's end, and advance it from note ``after`` to ``through``."""
         held = db.execute(
-            sql(f"UPDATE {self.schema}.replica SET heartbeat_at = clock_timestamp() WHERE epoch = %s"),
-            (epoch,),
-        )
-        if held.rowcount != 1:
+            sql(
+                f"UPDATE {self.schema}.replica SET heartbeat_at = clock_timestamp(),"
+                " through = CASE WHEN through >= %s THEN %s ELSE through END WHERE epoch = %s RETURNING through"
+            ),
+            (after, through, epoch),
+        ).fetchone()
+        if held is None:
             raise taken_over(self.schema)
+        if held[0] != through:
+            raise lost_rows(self.schema)
 
     def _push_all(self, db: Connection, changes: Iterable[ChangedRows]) -> None:
         for changed in changes:
