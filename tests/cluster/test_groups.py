@@ -88,11 +88,11 @@ def test_it_waits_while_a_person_suspends_it(
     grouped: tuple[Namespace, str], figures: dict[str, object]
 ) -> None:
     release, kind = grouped
+    before = updates(release)
     suspend(release, kind, suspended=True)
     figures[f"{kind}_suspended_s"] = until(
         "no learner", lambda: not release.pods("learner"), timeout_s=RECOVERY_TIMEOUT_S
     )
-    before = updates(release)
     suspend(release, kind, suspended=False)
     figures[f"{kind}_resumed_trains_s"] = trains(release)
     assert updates(release) > before, "it began behind its last checkpoint"
