@@ -53,6 +53,7 @@ EVERYTHING: dict[str, Any] = {
     "networkPolicy.scalerFrom": {"name": "keda"},
     "ui.enabled": True,
     "ui.existingSecret": "page",
+    "run.track": ["mlflow"],
 }
 
 NOT_PACKAGED = "is packaged for Linux on x86-64 only; elsewhere it must be on the PATH"

@@ -96,17 +96,17 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"run.backup": "s3://bucket/runs", "admission.persistence.enabled": False},
         "run.backup is set and admission.persistence.enabled false: which backup is the newest would be forgotten",
     ),
-    "trackers that no pod runs": (
+    "trackers without the page": (
         {"run.track": ["mlflow"]},
-        "run.track is set, and pods run no trackers: they are of `tidegate up` on one machine. Read the curves",
+        "run.track is set and ui.enabled false: what it names runs beside the page",
     ),
     "a webhook that no pod posts to": (
         {"run.notify": {"url": "https://example.org/hook"}},
         "run.notify is set, and pods post no notices: they are of `tidegate up` on one machine. Use the alert rules",
     ),
-    "callbacks that no pod calls": (
+    "callbacks without the page": (
         {"run.callbacks": ["my_callbacks.py:Notify"]},
-        "run.callbacks is set, and pods call none: they are of `tidegate up` on one machine. Leave run.callbacks out",
+        "run.callbacks is set and ui.enabled false: what it names runs beside the page",
     ),
     "KEDA without a number to follow": (
         {"keda.enabled": True},

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -61,10 +61,14 @@ def cartpole_values(folder: Path, **run: object) -> Path:
 
 
 def task_values(folder: Path) -> Path:
-    """The values that `tidegate chart` writes for the task of `tidegate new task`, without an end."""
-    path = folder / "values.yaml"
-    run_file = ROOT / "examples" / "new" / "task" / "run.yaml"
-    chart = ["chart", str(run_file), "--set", "until=''", "-o", str(path)]
+    """The values of the task of `tidegate new task`, without an end."""
+    return chart_values(ROOT / "examples" / "new" / "task" / "run.yaml", folder / "values.yaml", {})
+
+
+def chart_values(run_file: Path, path: Path, settings: Mapping[str, str]) -> Path:
+    """The values that `tidegate chart` writes for a run file with other settings, without an end."""
+    given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    chart = ["chart", str(run_file), *given, "--set", "until=''", "-o", str(path)]
     subprocess.run([sys.executable, "-m", "tidegate.cli.main", *chart], check=True, timeout=120.0)
     return path
 

@@ -70,14 +70,13 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- if and (eq $replay "none") $run.max_running (gt (int64 $run.batch_size) (int64 $run.max_running)) -}}
 {{- $problems = append $problems (printf "run.batch_size is %d and run.max_running %d: a batch would be admitted in several rounds, and its first trajectories wait and grow stale. Set run.max_running to %d or more" (int64 $run.batch_size) (int64 $run.max_running) (int64 $run.batch_size)) -}}
 {{- end -}}
-{{- if $run.track -}}
-{{- $problems = append $problems "run.track is set, and pods run no trackers: they are of `tidegate up` on one machine. Read the curves on the dashboards (docs/observability.md), and leave run.track out" -}}
+{{- range $name := list "track" "callbacks" -}}
+{{- if and (get $run $name) (not $.Values.ui.enabled) -}}
+{{- $problems = append $problems (printf "run.%s is set and ui.enabled false: what it names runs beside the page, on the page's copy of the run's records. Set ui.enabled to true, or leave run.%s out" $name $name) -}}
+{{- end -}}
 {{- end -}}
 {{- if $run.notify -}}
 {{- $problems = append $problems "run.notify is set, and pods post no notices: they are of `tidegate up` on one machine. Use the alert rules with your Alertmanager (rules.enabled), and leave run.notify out" -}}
-{{- end -}}
-{{- if $run.callbacks -}}
-{{- $problems = append $problems "run.callbacks is set, and pods call none: they are of `tidegate up` on one machine. Leave run.callbacks out" -}}
 {{- end -}}
 {{- $condition := `[a-z][a-z0-9_]*\s*(>=|<=|>|<)\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?` -}}
 {{- if not (regexMatch (printf `^\s*(%s(\s+and\s+%s)*)?\s*$` $condition $condition) ($run.until | default "")) -}}

@@ -13,9 +13,6 @@ from tidegate.core.errors import ConfigError
 from tidegate.launch.carried_files import CarriedFile, carried, files_of
 from tidegate.launch.run_file import read_document, read_run_file
 
-# Sections of `tidegate up` on one machine, by what leaves them out; the chart's templates refuse the same ones.
-ONE_MACHINE = {"track": "[]", "notify": "null", "callbacks": "[]"}
-
 
 def chart(
     run: Annotated[Path, typer.Argument(help="Run file.", metavar="RUN")],
@@ -54,15 +51,13 @@ def check_for_pods(document: dict[str, Any], *, source: Path) -> None:
     """Refuse what pods would not follow, as helm does.
 
     Raises:
-        ConfigError: the run file has sections of ``tidegate up`` on one machine.
+        ConfigError: the run file has a section of ``tidegate up`` on one machine.
     """
-    found = [name for name in ONE_MACHINE if document.get(name)]
-    if found:
-        empty = " ".join(f"--set {name}={ONE_MACHINE[name]}" for name in found)
+    if document.get("notify"):
         raise ConfigError(
-            f"{source} has {' and '.join(found)}, which no pod follows",
-            why="they are of `tidegate up` on one machine, and helm refuses the values",
-            fix=f"leave them out of the values: {empty} (docs/kubernetes.md names what a cluster has instead)",
+            f"{source} has notify, which no pod follows",
+            why="it is of `tidegate up` on one machine, and helm refuses the values",
+            fix="leave it out with --set notify=null, and use the alert rules with your Alertmanager (rules.enabled)",
         )
 
 

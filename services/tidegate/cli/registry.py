@@ -103,6 +103,9 @@ COMMANDS: dict[str, CommandEntry] = {
     "backup-pods": CommandEntry(
         "tidegate.cli.backup.pods_command:backup_pods", "Make the backups of a run in a cluster."
     ),
+    "call-back": CommandEntry(
+        "tidegate.cli.callbacks.pod_command:call_back", "Call a callback of a run in a cluster."
+    ),
     "restore-volume": CommandEntry(
         "tidegate.cli.backup.volume_command:restore_volume",
         "Fill a pod's volume from a backup, before its service starts.",

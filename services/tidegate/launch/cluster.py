@@ -17,6 +17,7 @@ from tidegate.core.workloads import ONE_MACHINE, Workloads
 from tidegate.launch.broker import BrokerEndpoint
 from tidegate.launch.overrides import parse_yaml
 from tidegate.launch.run_record import FORMAT, RunRecord
+from tidegate.launch.short_forms import expand_short_forms
 from tidegate.runtime.broker_password import broker_password
 
 CLUSTER_FILE, RUN_FILE = "cluster.yaml", "run.yaml"
@@ -72,7 +73,8 @@ def read_cluster(folder: Path) -> RunRecord:
         NotFoundError: a file is missing.
         ConfigError: a file lacks a required value.
     """
-    document = _read_yaml(folder / RUN_FILE)
+    # As `run.json` has it: what reads a part of it knows no short forms.
+    document = expand_short_forms(_read_yaml(folder / RUN_FILE))
     try:
         cluster = msgspec.convert(_read_yaml(folder / CLUSTER_FILE), ClusterFile)
     except msgspec.ValidationError as error:

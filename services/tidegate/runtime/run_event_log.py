@@ -12,7 +12,8 @@ from tidegate.runtime.json_lines_file import JsonLinesFile
 EVENTS_FILE = "events.jsonl"
 # Past this the file becomes events.jsonl.1, which replaces the one before.
 BYTES_MAX = 16 << 20
-_IN_CLUSTER = "admission/"
+# Where they are: what admission writes in a cluster, and what a supervisor does.
+_PARTS = ("admission/", "")
 
 
 class RunEventLog:
@@ -30,13 +31,22 @@ class RunEventLog:
         self._file.close()
 
 
+def events_size(folder: Path) -> int:
+    """Bytes of the files that still grow, by which a reader sees that there are new events."""
+    size = 0
+    for part in _PARTS:
+        with contextlib.suppress(FileNotFoundError):  # for a moment also while the log is rotated
+            size += (folder / f"{part}{EVENTS_FILE}").stat().st_size
+    return size
+
+
 def read_events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
     """Events of one kind in order; lines that a kill truncated are skipped.
 
     ``folder``: of a run; what admission wrote while the run was in a cluster comes first.
     """
     decoder = msgspec.json.Decoder(dict[str, Any])
-    names = [f"{part}{EVENTS_FILE}{suffix}" for part in (_IN_CLUSTER, "") for suffix in (".1", "")]
+    names = [f"{part}{EVENTS_FILE}{suffix}" for part in _PARTS for suffix in (".1", "")]
     for name in names:
         try:
             opened = (folder / name).open("rb")

@@ -17,6 +17,7 @@ from tidegate.launch.run_folder import (
     read_record,
     settings_of,
 )
+from tidegate.launch.run_parsing import parse_section, parse_shared
 from tidegate.runtime import exit_codes
 
 RUN = """\
@@ -51,6 +52,32 @@ def test_a_pod_knows_its_run_from_two_mounted_files(mounted: Path) -> None:
     assert (record.run_id, record.cluster) == ("cartpole-demo", True)
     assert record.addresses["learner"] == ["demo-learner:7700"]
     assert read_plan(mounted)[1].file.run == "cartpole"
+
+
+TEXT_RUN = """\
+run: jokes
+workload: {kind: text, reward: "my_reward.py:score", dataset: jokes.jsonl, num_samples: 2}
+policy: {kind: char_lm}
+batch_size: 2
+environment: {verifiers: {length: "my_reward.py:length"}, rewards: {length: 1.0}}
+track: [mlflow]
+callbacks: ["my_callbacks.py:Notify"]
+backup: s3://bucket/runs
+"""
+
+
+def test_what_reads_a_part_of_the_run_file_finds_no_short_forms(mounted: Path) -> None:
+    (mounted / "run.yaml").write_text(TEXT_RUN)
+    document = read_record(mounted).run_file
+    shared = parse_shared(document, source="run.yaml")
+    environment, _ = parse_section(document, "environment", source="run.yaml")
+    assert shared.workload.env == "my_reward.py:score"
+    assert shared.workload.dataset is not None
+    assert shared.workload.dataset.path == "jokes.jsonl"
+    assert [each.tracker for each in shared.track] == ["mlflow"]
+    assert [each.code for each in shared.callbacks] == ["my_callbacks.py:Notify"]
+    assert shared.backup is not None
+    assert list(environment.verifiers) == ["length"]
 
 
 def test_a_pod_knows_the_objects_of_its_release_for_the_commands_of_a_fix(

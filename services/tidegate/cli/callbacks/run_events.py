@@ -12,7 +12,7 @@ from tidegate.cli.up.summary import SUMMARY_JSON, read_summary
 from tidegate.core.errors import CorruptionError
 from tidegate.core.ids import parse_version
 from tidegate.launch.forking import CHECKPOINTS
-from tidegate.runtime.run_event_log import EVENTS_FILE, read_events
+from tidegate.runtime.run_event_log import events_size, read_events
 
 # Of one look. A callback that is slower than its run misses the oldest of what has gathered.
 EVENTS_MAX = 10_000
@@ -28,13 +28,16 @@ class RunEvents:
     Bounded: a look returns at most ``EVENTS_MAX`` events, and ``num_skipped`` counts the others.
     """
 
-    def __init__(self, folder: Path, *, since_s: float) -> None:
-        """``since_s``: seconds since the epoch at which this start of the run began; what is older is of an earlier."""
+    def __init__(self, folder: Path, *, since_s: float, evaluated_since_s: float | None = None) -> None:
+        """``since_s``: seconds since the epoch at which this start of the run began; what is older is of an earlier.
+
+        ``evaluated_since_s``: of evaluations, where it is another time, as they are told by another clock.
+        """
         self._folder = folder
         self._since_s = since_s
         self._tail = StepTail(folder)
         self._last_told: dict[str, Any] = {}
-        self._evaluated_at_s = since_s
+        self._evaluated_at_s = since_s if evaluated_since_s is None else evaluated_since_s
         self._events_size = -1
         self._checkpoints: set[str] = set()
         self.num_skipped = 0
@@ -75,10 +78,7 @@ class RunEvents:
         return [line for line in lines if line.get("at_s", 0.0) > last_at_s]
 
     def _evaluations(self) -> Iterator[RunEvaluation]:
-        try:
-            size = (self._folder / EVENTS_FILE).stat().st_size
-        except FileNotFoundError:  # for a moment also while the log is rotated
-            size = 0
+        size = events_size(self._folder)
         if size == self._events_size:
             return
         self._events_size = size

@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,21 +47,38 @@ def watch(
     await_folder(folder)
     if not is_run_folder(folder):
         return True  # the run was refused before it began
-    events, over = RunEvents(folder, since_s=since_s), False
-    while not over:
-        # What is written after the last look belongs to the run as well.
-        over = not is_supervised(folder)
-        for event in events.new():
-            _told_by(guarded, event)
-        if over:
-            _told_by(guarded, events.end(now_s=time.time()))
-        else:
-            pause(LOOK_PERIOD_S)
+    events = RunEvents(folder, since_s=since_s)
+    tell(guarded, events, is_over=lambda: not is_supervised(folder), pause=pause)
     if events.num_skipped:
         say(f"{reference.written} was slower than the run: {events.num_skipped:,} events were left out")
     if guarded.num_failures:
         say(f"{reference.written}: {guarded.num_failures:,} calls failed")
     return not guarded.num_failures
+
+
+def tell(
+    guarded: GuardedCallback,
+    events: RunEvents,
+    *,
+    is_over: Callable[[], bool],
+    pause: Callable[[float], None] = time.sleep,
+    told: Callable[[Sequence[RunEvent]], None] = lambda _: None,
+) -> None:
+    """Tell a callback what happens until the run is over, and its end.
+
+    ``told``: gets what it was told, after each look.
+    """
+    over = False
+    while not over:
+        # What is written after the last look belongs to the run as well.
+        over = is_over()
+        new = [*events.new(), *([events.end(now_s=time.time())] if over else [])]
+        for event in new:
+            _told_by(guarded, event)
+        if new:
+            told(new)
+        if not over:
+            pause(LOOK_PERIOD_S)
 
 
 def _told_by(guarded: GuardedCallback, event: RunEvent) -> None:
@@ -80,6 +97,13 @@ def _trim_log() -> None:
             os.ftruncate(1, 0)  # it is open to append, so what follows is at the new end
 
 
+def prepare() -> None:
+    """Bound what the code may take, and hide the platform's variables from it."""
+    for name in [name for name in os.environ if name.startswith(PLATFORM_VARIABLES)]:
+        del os.environ[name]
+    limit_memory(MEMORY_BYTES)
+
+
 def print_line(line: str) -> None:
     """One line of the log, at once."""
     sys.stdout.write(f"{line.rstrip()}\n")
@@ -90,9 +114,7 @@ def main() -> int:
     """Watch the folder that the command line names."""
     folder, since_s = Path(sys.argv[1]), float(sys.argv[2])
     reference = msgspec.json.decode(sys.argv[3], type=OwnReference)
-    for name in [name for name in os.environ if name.startswith(PLATFORM_VARIABLES)]:
-        del os.environ[name]
-    limit_memory(MEMORY_BYTES)
+    prepare()
     threading.Thread(target=_trim_log, daemon=True).start()
     try:
         callback = load_callback(reference)

@@ -57,7 +57,7 @@ class Cursor(msgspec.Struct):
 class TrackedRun:
     """Sends what is new in a run folder. A run that is tracked again goes on where it was.
 
-    An update comes once, also after an error of the tracker, unless the process ends between it and the next look.
+    An update comes once, also after an error of the tracker, unless the process ends before a look without an error.
     """
 
     def __init__(self, folder: Path, tracker: Tracker, cursor_file: Path) -> None:
@@ -94,20 +94,15 @@ class TrackedRun:
         Raises:
             one of the tracker's errors: what was not sent comes at the next call.
         """
-        try:
-            self._send_start()
-            sent = self._send_updates()
-            self._send_evaluations()
-            self._send_objectives()
-            if (
-                self._has_samples
-                and self._pending
-                and (over or now_s - self._samples_at_s > SAMPLES_PERIOD_S)
-            ):
-                self._send_samples(now_s=now_s)
-            self._send_end()
-        finally:
-            replace_file(self._cursor_file, msgspec.json.encode(self._cursor))
+        self._send_start()
+        sent = self._send_updates()
+        self._send_evaluations()
+        self._send_objectives()
+        if self._has_samples and self._pending and (over or now_s - self._samples_at_s > SAMPLES_PERIOD_S):
+            self._send_samples(now_s=now_s)
+        self._send_end()
+        self._tracker.flush()
+        replace_file(self._cursor_file, msgspec.json.encode(self._cursor))
         return sent
 
     def ending(self) -> Ending:

@@ -59,6 +59,7 @@ class MLflow:
         self._make_client: Any = client
         self._client: Any = None
         self._run = ""
+        self._metrics: list[Any] = []
 
     def _opened(self) -> tuple[Any, str]:
         """The client, and MLflow's id of the run, which is made at the first call."""
@@ -101,14 +102,23 @@ class MLflow:
             client.log_batch(run, params=some)
 
     def numbers(self, values: Mapping[str, float], *, step: int, at_s: float) -> None:
-        """Metrics at the step; a character that MLflow refuses in names is an underscore."""
-        client, run = self._opened()
+        """Metrics at the step; a character that MLflow refuses in names is an underscore.
+
+        They are kept for calls of ``METRICS_AT_ONCE``, each of which is a transaction of the server.
+        """
+        if len(self._metrics) >= METRICS_AT_ONCE:
+            self.flush()
         at_ms = int(at_s * 1000)
-        metrics = [
+        self._metrics += [
             self._entities.Metric(allowed_name(name), value, at_ms, step) for name, value in values.items()
         ]
-        for some in _portions(metrics, METRICS_AT_ONCE):
-            client.log_batch(run, metrics=some)
+
+    def flush(self) -> None:
+        """Send the metrics that are kept; after an error those that were not sent."""
+        client, run = self._opened()
+        while self._metrics:
+            client.log_batch(run, metrics=self._metrics[:METRICS_AT_ONCE])
+            del self._metrics[:METRICS_AT_ONCE]
 
     def text(self, name: str, text: str, *, step: int, at_s: float) -> None:
         """A text file among the artifacts."""
@@ -125,6 +135,7 @@ class MLflow:
     def close(self, ending: Ending) -> None:
         """Set the status of the run: FINISHED, FAILED or KILLED."""
         client, run = self._opened()  # also where nothing was left to send
+        self.flush()
         client.set_terminated(run, status=ending.upper())
 
 

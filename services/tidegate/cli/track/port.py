@@ -32,6 +32,10 @@ class Tracker(Protocol):
         """Rows with the same columns, such as the samples of a version."""
         ...
 
+    def flush(self) -> None:
+        """Write or send what ``numbers`` left for later; once a look."""
+        ...
+
     def close(self, ending: Ending) -> None:
         """Write what is left of a run that is over, and how it ended; it may be resumed, and is then tracked again."""
         ...

@@ -67,6 +67,9 @@ class TensorBoard:
         """A text of each step."""
         self.text(name, rows_as_text(rows), step=step, at_s=at_s)
 
+    def flush(self) -> None:
+        """Nothing: the writer flushes its file by itself, every few seconds."""
+
     def close(self, ending: Ending) -> None:
         """Flush and close the file."""
         self._writer.close()

@@ -66,6 +66,9 @@ class Trackio:
             step=step,
         )
 
+    def flush(self) -> None:
+        """Nothing: the package writes by itself."""
+
     def close(self, ending: Ending) -> None:
         """Write what is left."""
         if self._run is not None:

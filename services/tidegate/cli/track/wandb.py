@@ -75,6 +75,9 @@ class WandB:
         table = self._wandb.Table(columns=columns, data=data)
         self._opened().log({name: table, "step": step, "_timestamp": at_s})
 
+    def flush(self) -> None:
+        """Nothing: the package sends by itself."""
+
     def close(self, ending: Ending) -> None:
         """Write or send what is left; W&B shows a run with an exit code as failed."""
         if self._run is not None:

@@ -42,6 +42,8 @@ COPYING_SHARE_MAX = 0.05
 # What a copy leaves on the disk.
 FREE_BYTES_MIN = 16 << 20
 FILES_MAX = 256
+# The summary of a run that is complete.
+END = {"ended_by": "target", "succeeded": True, "reached": True}
 
 
 class RunCopy:
@@ -137,7 +139,7 @@ class RunCopy:
     def _mark(self, *, complete: bool) -> None:
         """As a supervisor leaves the folder of a run that works, or of one that reached its target."""
         if complete:
-            replace_file(self._folder / SUMMARY_JSON, msgspec.json.encode({"ended_by": "target"}))
+            replace_file(self._folder / SUMMARY_JSON, msgspec.json.encode(END))
         else:
             (self._folder / SUMMARY_JSON).unlink(missing_ok=True)
         processes = ProcessesRecord(os.getpid(), self._record.created_at_s, complete, {}, self._target)

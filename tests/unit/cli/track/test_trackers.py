@@ -12,7 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -22,7 +24,8 @@ from tidegate.cli.app import run
 from tidegate.cli.receipt import read_receipt
 from tidegate.cli.step_tail import curves_of
 from tidegate.cli.track.follow import TrackedRun, finite
-from tidegate.cli.track.mlflow import allowed_name
+from tidegate.cli.track.mlflow import MLflow, allowed_name
+from tidegate.cli.track.place import TrackedPlace
 from tidegate.cli.track.port import Ending
 from tidegate.cli.up.history import read_steps
 from tidegate.launch.run_folder import read_record
@@ -222,6 +225,9 @@ class Unreliable:
     def table(self, name: str, rows: Sequence[Mapping[str, Any]], *, step: int, at_s: float) -> None:
         self._fail_sometimes()
 
+    def flush(self) -> None:
+        self._fail_sometimes()
+
     def close(self, ending: Ending) -> None:
         self._fail_sometimes()
 
@@ -230,7 +236,7 @@ def test_update_that_the_tracker_refused_comes_again_and_none_comes_twice(tmp_pa
     write_accounting(tmp_path)
     tracker = Unreliable()
     follower = TrackedRun(tmp_path, tracker, tmp_path / "position.json")
-    for _ in range(10):
+    for _ in range(20):
         try:
             follower.send_new(now_s=0.0, over=False)
         except ConnectionError:
@@ -267,6 +273,73 @@ class Recording(Unreliable):
 
     def _fail_sometimes(self) -> None:
         return
+
+
+def test_what_a_tracker_kept_and_never_sent_comes_again_in_another_process(tmp_path: Path) -> None:
+    class Away(Recording):
+        def flush(self) -> None:
+            raise ConnectionError
+
+    write_accounting(tmp_path, batches=3)
+    position, after = tmp_path / "position.json", Recording()
+    with pytest.raises(ConnectionError):
+        TrackedRun(tmp_path, Away(), position).send_new(now_s=0.0, over=False)
+    TrackedRun(tmp_path, after, position).send_new(now_s=0.0, over=False)
+    assert [step for step, _ in after.taken] == [1, 2, 3]
+
+
+def test_mlflow_gets_many_metrics_with_a_call_and_after_an_error_those_it_has_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = FakeClient()
+    entities = SimpleNamespace(Metric=metric)
+    exceptions = SimpleNamespace(MlflowException=KeyError)
+    for name, module in {
+        "mlflow.tracking.client": SimpleNamespace(MlflowClient=Mock(return_value=client)),
+        "mlflow.entities": entities,
+        "mlflow.exceptions": exceptions,
+        "requests": SimpleNamespace(RequestException=LookupError),
+    }.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    tracker = MLflow(TrackedPlace("run", "https://mlflow.example.com", tmp_path))
+    expected = [("train/loss", float(step), step) for step in range(2500)]
+    for _, value, step in expected:
+        try:
+            tracker.numbers({"train/loss": value}, step=step, at_s=0.0)
+        except ConnectionError:
+            tracker.numbers({"train/loss": value}, step=step, at_s=0.0)
+    with pytest.raises(ConnectionError):
+        tracker.flush()
+    tracker.flush()
+    assert client.taken == expected
+    assert client.calls == 6, "three that took a thousand at most, each after one that failed"
+
+
+def metric(name: str, value: float, _at_ms: int, step: int) -> tuple[str, float, int]:
+    return name, value, step
+
+
+class FakeClient:
+    """MLflow's client of a server that fails at every other batch."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.taken: list[Any] = []
+
+    def get_experiment_by_name(self, _name: str) -> Any:
+        return SimpleNamespace(experiment_id="0")
+
+    def search_runs(self, *_: object, **__: object) -> list[Any]:
+        return []
+
+    def create_run(self, *_: object, **__: object) -> Any:
+        return SimpleNamespace(info=SimpleNamespace(run_id="r"))
+
+    def log_batch(self, _run: str, *, metrics: list[Any]) -> None:
+        self.calls += 1
+        if self.calls % 2:
+            raise ConnectionError
+        self.taken += metrics
 
 
 def test_updates_after_a_rollback_are_tracked_although_their_steps_are_lower(tmp_path: Path) -> None:
