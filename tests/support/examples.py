@@ -2,11 +2,11 @@
 
 import hypothesis
 
-FULL_PROFILE_EXAMPLES = 100
+PER_EXAMPLES = 100
 
 
 def num_examples(full: int) -> int:
-    """``full`` examples under the full profile, and the same share of them under a smaller one."""
+    """``full`` examples for each hundred that the profile gives an ordinary property."""
     profile = hypothesis.settings.default
     assert profile is not None
-    return max(2, full * profile.max_examples // FULL_PROFILE_EXAMPLES)
+    return max(2, full * profile.max_examples // PER_EXAMPLES)
