@@ -22,6 +22,7 @@ STAGE_OF = {
     "actorGpu": "actor-gpu",
     "learnerGpu": "learner-gpu",
     "actorVllm": "actor-vllm",
+    "trackers": "trackers",
 }
 
 
@@ -125,7 +126,7 @@ def test_images_of_the_chart_are_stages_and_make_knows_them() -> None:
     assert set(STAGE_OF.values()) <= set(stages())
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (made,) = re.findall(r"^IMAGES \?= (.*)$", makefile, re.MULTILINE)
-    assert {f"tidegate-{name}" for name in [*made.split(), "actor-vllm"]} == {
+    assert {f"tidegate-{name}" for name in [*made.split(), "actor-vllm", "trackers"]} == {
         image["repository"] for image in images.values()
     }
 

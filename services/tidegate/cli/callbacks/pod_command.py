@@ -36,7 +36,7 @@ class Position(msgspec.Struct):
 
 
 class PositionFile:
-    """Keeps the position; a file that cannot be read is begun anew."""
+    """Keeps the position; one that cannot be read begins at the start."""
 
     def __init__(self, path: Path, *, run_id: str) -> None:
         """``run_id``: a position in another run does not count."""
