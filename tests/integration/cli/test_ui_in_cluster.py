@@ -19,7 +19,7 @@ from tidegate.cli.accounting import ledger_path, read_accounting
 from tidegate.cli.run_list import line_of
 from tidegate.cli.ui import run_copy
 from tidegate.cli.ui.curves import Curves
-from tidegate.cli.ui.run_copy import SERVICES, RunCopy
+from tidegate.cli.ui.run_copy import END, SERVICES, RunCopy
 from tidegate.cli.ui.run_page import WorkFlowAnswer, facts_of, moment_of
 from tidegate.core.completion import RunEnd
 from tidegate.core.errors import FolderInUseError, PermissionDeniedError, RecordError
@@ -144,7 +144,7 @@ async def test_a_run_that_completes_ends_on_the_page_and_one_with_another_target
     await copy.copy("admission")
     line = line_of(folder)
     assert (line.state, line.ended_by) == ("ended", "target")
-    assert facts_of(folder)["summary"] == {"ended_by": "target"}
+    assert facts_of(folder)["summary"] == END
     copy.note("learner", "unreachable")
     assert moment_of(folder)["problems"] == [], "its pod goes with the end of the run"
     end.unlink()

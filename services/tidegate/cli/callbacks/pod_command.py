@@ -82,7 +82,7 @@ def call_back(
     guarded = GuardedCallback(load_callback(reference), reference, say=print_line)
     file = PositionFile(position, run_id=read_record(where).run_id)
     over = partial(is_over, where)
-    print_line(f"{reference.written} is called from update time {file.position.updated_at_s:.3f} on")
+    print_line(f"{reference.written} is called")
     while True:
         if not (over() and file.position.ended):
             events = RunEvents(
