@@ -73,6 +73,17 @@ def chart_values(run_file: Path, path: Path, settings: Mapping[str, str]) -> Pat
     return path
 
 
+def install(release: Namespace, values: Path, *more: str, wait: bool = True) -> str:
+    """Install the chart on one node without GPUs, of the images that are tested; returns what helm printed.
+
+    ``more``: further arguments. ``wait``: until all pods are ready.
+    """
+    return release.helm(
+        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
+        "--set", f"images.tag={TAG}", *more, *(("--wait",) if wait else ()), "--timeout", "10m",
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def release(
     namespace: str, tmp_path_factory: pytest.TempPathFactory, figures: dict[str, object]
@@ -80,9 +91,5 @@ def release(
     """CartPole on one node without GPUs, installed and ready."""
     release = Namespace(namespace, "t")
     values = cartpole_values(tmp_path_factory.mktemp("values"))
-    output = release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
-        "--set", f"images.tag={TAG}", "--wait", "--timeout", "10m",
-    )  # fmt: skip
-    figures["notes"] = output
+    figures["notes"] = install(release, values)
     return release

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import TAG, cartpole_values
-from tests.cluster.kube import CHART, CommandError, Namespace, balanced_audit, until
+from tests.cluster.conftest import cartpole_values, install
+from tests.cluster.kube import CommandError, Namespace, balanced_audit, until
 from tests.cluster.servers import start_server
 
 IMAGE = os.environ.get("TIDEGATE_E2E_S3_IMAGE", "")
@@ -56,12 +56,9 @@ def bucket(namespace: str) -> None:
     place.kubectl("exec", "s3", "--", "mkdir", "/buckets/runs")
 
 
-def install(release: Namespace, values: Path, *more: str, run_id: str = RUN_ID) -> None:
-    release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
-        "--set", f"images.tag={TAG}", "--set", f"runId={run_id}", "--set", "backup.existingSecret=bucket",
-        "--set", f"backup.port={PORT}", *more, "--wait", "--timeout", "10m",
-    )  # fmt: skip
+def install_backed_up(release: Namespace, values: Path, *more: str, run_id: str = RUN_ID) -> None:
+    settings = f"runId={run_id},backup.existingSecret=bucket,backup.port={PORT}"
+    install(release, values, "--set", settings, *more)
 
 
 def newest(release: Namespace) -> dict[str, Any]:
@@ -77,7 +74,7 @@ def test_run_goes_on_from_a_backup_that_was_made_between_deaths(
 ) -> None:
     release = Namespace(namespace, "b")
     values = cartpole_values(tmp_path, backup=BACKUP)
-    install(release, values)
+    install_backed_up(release, values)
     until("two backups", lambda: newest(release).get("number", 0) >= 2, timeout_s=300)
     owners = [f"b-{name}-0" for name in ("learner", "trajectory-store", "task-queue")]
     release.kubectl("delete", "pod", *owners, "--force", "--grace-period=0")
@@ -91,7 +88,7 @@ def test_run_goes_on_from_a_backup_that_was_made_between_deaths(
     release.kubectl("delete", "pvc", "--all")
 
     restore = ("--set", f"restore.from={PLACE}", "--set", f"restore.number={backup['number']}")
-    install(release, values, *restore)
+    install_backed_up(release, values, *restore)
     start = int(backup["version"].rpartition("@")[2])
     assert release.status()["values"]["version_step"] >= start > 0
     figures["trains_on_after_restore_s"] = until(
@@ -110,7 +107,7 @@ def test_learner_that_lost_its_volume_goes_on_from_the_newest_backup(
     bucket: None, namespace: str, tmp_path: Path, figures: dict[str, object]
 ) -> None:
     release = Namespace(namespace, "v")
-    install(release, cartpole_values(tmp_path, backup=BACKUP), run_id="cartpole-lost")
+    install_backed_up(release, cartpole_values(tmp_path, backup=BACKUP), run_id="cartpole-lost")
     until("two backups", lambda: newest(release).get("number", 0) >= 2, timeout_s=300)
     kept = int(newest(release)["version"].rpartition("@")[2])
     assert kept > 0

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import TAG, cartpole_values
+from tests.cluster.conftest import cartpole_values, install
 from tests.cluster.kube import CHART, Namespace, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -18,11 +18,7 @@ IN_FORCE_TIMEOUT_S = 300.0
 def training(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     """CartPole that trains at the budget of its run file, 2 versions."""
     release = Namespace(namespace, "lag")
-    release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"),
-        "--values", str(cartpole_values(tmp_path_factory.mktemp("values"))),
-        "--set", f"images.tag={TAG}", "--wait", "--timeout", "10m",
-    )  # fmt: skip
+    install(release, cartpole_values(tmp_path_factory.mktemp("values")))
     until("it trains", lambda: version(release) >= 5, timeout_s=300)
     return release
 

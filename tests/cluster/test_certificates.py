@@ -4,8 +4,8 @@ import base64
 
 import pytest
 
-from tests.cluster.conftest import TAG, cartpole_values
-from tests.cluster.kube import CHART, CommandError, Namespace, trains, until
+from tests.cluster.conftest import cartpole_values, install
+from tests.cluster.kube import CommandError, Namespace, trains, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -30,10 +30,7 @@ CALL_WITHOUT_CERTIFICATE = (
 def certified(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     release = Namespace(namespace, "tls")
     values = cartpole_values(tmp_path_factory.mktemp("values"))
-    release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
-        "--set", f"images.tag={TAG}", "--set", "tls.selfSigned.enabled=true", "--wait", "--timeout", "10m",
-    )  # fmt: skip
+    install(release, values, "--set", "tls.selfSigned.enabled=true")
     return release
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import TAG, chart_values
+from tests.cluster.conftest import chart_values, install
 from tests.cluster.kube import CHART, ROOT, Namespace, balanced_audit, trains, until, updates
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -49,11 +49,7 @@ def followed(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namesp
     values = chart_values(here / "run.yaml", here / "values.yaml", settings)
     release = Namespace(namespace, "own")
     release.kubectl("create", "secret", "generic", "page", "--from-literal=token=a-token-of-this-test")
-    release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
-        "--set", f"images.tag={TAG}", "--set", "ui.enabled=true", "--set", "ui.existingSecret=page",
-        "--wait", "--timeout", "10m",
-    )  # fmt: skip
+    install(release, values, "--set", "ui.enabled=true", "--set", "ui.existingSecret=page")
     return release
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import TAG, cartpole_values
+from tests.cluster.conftest import cartpole_values, install
 from tests.cluster.kube import CHART, Namespace, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -21,10 +21,7 @@ def ending(namespace: str, tmp_path_factory: pytest.TempPathFactory, figures: di
     release = Namespace(namespace, "end")
     path = cartpole_values(tmp_path_factory.mktemp("values"), until=TARGET)
     started_s = time.monotonic()
-    release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(path),
-        "--set", f"images.tag={TAG}", "--timeout", "10m",
-    )  # fmt: skip
+    install(release, path, wait=False)
     until("admission is ready", lambda: len(release.ready("admission")) == 1, timeout_s=300)
     figures["admission_ready_s"] = time.monotonic() - started_s
     return release

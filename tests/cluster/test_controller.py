@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
-from tests.cluster.conftest import TAG, cartpole_values
-from tests.cluster.kube import CHART, Namespace, until
+from tests.cluster.conftest import cartpole_values, install
+from tests.cluster.kube import Namespace, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -26,10 +26,7 @@ def steered(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespa
     values["run"]["workload"]["latency"] = "fixed:2.0"
     values["run"]["admission"] = {"scaling": SCALING}
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
-    release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(path),
-        "--set", f"images.tag={TAG}", "--set", "admission.kubernetes.rankActors=true", "--wait", "--timeout", "10m",
-    )  # fmt: skip
+    install(release, path, "--set", "admission.kubernetes.rankActors=true")
     return release
 
 

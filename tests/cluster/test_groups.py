@@ -9,7 +9,7 @@ import json
 import pytest
 
 from tests.cluster import kube
-from tests.cluster.conftest import TAG, cartpole_values
+from tests.cluster.conftest import cartpole_values, install
 from tests.cluster.kube import CHART, CommandError, Namespace, balanced_audit, run, until, updates
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -28,12 +28,9 @@ def require(crd: str) -> None:
         pytest.skip(f"the cluster has no {crd}: tests/cluster/controllers.sh installs its controller")
 
 
-def install(release: Namespace, folder: pytest.TempPathFactory, kind: str, *more: str) -> None:
+def install_grouped(release: Namespace, folder: pytest.TempPathFactory, kind: str, *more: str) -> None:
     path = cartpole_values(folder.mktemp("values"))
-    release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(path),
-        "--set", f"images.tag={TAG}", "--set", f"learner.kind={kind}", *more, "--timeout", "10m",
-    )  # fmt: skip
+    install(release, path, "--set", f"learner.kind={kind}", *more, wait=False)
 
 
 def trains(release: Namespace) -> float:
@@ -57,7 +54,7 @@ def grouped(
     kind: str = request.param
     require(KINDS[kind])
     release = Namespace(namespace, kind.lower())
-    install(release, tmp_path_factory, kind)
+    install_grouped(release, tmp_path_factory, kind)
     until("the services are ready", lambda: len(release.ready("admission")) == 1, timeout_s=300)
     return release, kind
 
@@ -144,7 +141,7 @@ def test_queue_without_room_holds_it_and_a_queue_that_is_drained_suspends_it(
     require(KUEUE)
     release = Namespace(namespace, f"q-{kind.lower()}")
     queue(release, cpu="10m")
-    install(release, tmp_path_factory, kind, "--set", f"kueue.queueName={QUEUE}")
+    install_grouped(release, tmp_path_factory, kind, "--set", f"kueue.queueName={QUEUE}")
     until("the services are ready", lambda: len(release.ready("admission")) == 1, timeout_s=300)
     until("Kueue suspends it", lambda: is_suspended(release, kind), timeout_s=60)
     assert not release.pods("learner")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import TAG, cartpole_values
-from tests.cluster.kube import CHART, Namespace, balanced_audit, until
+from tests.cluster.conftest import cartpole_values, install
+from tests.cluster.kube import Namespace, balanced_audit, until
 from tests.cluster.servers import start_server
 
 IMAGE = os.environ.get("TIDEGATE_E2E_POSTGRES_IMAGE", "")
@@ -70,14 +70,10 @@ def lose(release: Namespace, components: tuple[str, ...]) -> None:
     )
 
 
-def install(release: Namespace, folder: Path, *more: str) -> None:
+def install_replicated(release: Namespace, folder: Path, *more: str) -> None:
     """CartPole with replicas in PostgreSQL; it trains when this returns."""
     values = cartpole_values(folder, postgres={})
-    release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
-        "--set", f"images.tag={TAG}", "--set", "postgres.existingSecret=database", *more,
-        "--wait", "--timeout", "10m",
-    )  # fmt: skip
+    install(release, values, "--set", "postgres.existingSecret=database", *more)
     until("training", lambda: len(steps(release)) >= 20, timeout_s=300)
 
 
@@ -96,7 +92,7 @@ def test_lost_nodes_cost_seconds_and_no_trajectory(
     postgres: None, namespace: str, tmp_path: Path, figures: dict[str, object]
 ) -> None:
     release = Namespace(namespace, "n")
-    install(release, tmp_path)
+    install_replicated(release, tmp_path)
     for components in LOSSES:
         what = " and ".join(components)
         lost_at_s = time.time()
@@ -117,7 +113,7 @@ def test_services_without_volumes_start_again_although_their_pods_cannot_be_remo
     """As on a node that does not answer: its pods are being deleted for ever."""
     release = Namespace(namespace, "m")
     movable = ("task-queue", "trajectory-store")
-    install(
+    install_replicated(
         release, tmp_path,
         "--set", "taskQueue.persistence.enabled=false", "--set", "trajectoryStore.persistence.enabled=false",
     )  # fmt: skip

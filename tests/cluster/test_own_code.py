@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cluster.conftest import TAG, chart_values, task_values
-from tests.cluster.kube import CHART, ROOT, CommandError, Namespace, balanced_audit, trains, until
+from tests.cluster.conftest import chart_values, install, task_values
+from tests.cluster.kube import ROOT, CommandError, Namespace, balanced_audit, trains, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -20,18 +20,11 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return task_values(tmp_path_factory.mktemp("values"))
 
 
-def installed(release: Namespace, values: Path) -> None:
-    release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
-        "--set", f"images.tag={TAG}", "--timeout", "10m",
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def own(namespace: str, values: Path) -> Namespace:
     """The release of the task."""
     release = Namespace(namespace, "own")
-    installed(release, values)
+    install(release, values, wait=False)
     return release
 
 
@@ -50,7 +43,7 @@ def test_files_that_are_not_those_of_the_values_are_refused(own: Namespace, valu
     path = values.with_name("changed.yaml")
     path.write_text(yaml.safe_dump(changed), encoding="utf-8")
     with pytest.raises(CommandError, match=r"my_task\.py is not the file whose SHA-256 is"):
-        installed(Namespace(own.namespace, "forged"), path)
+        install(Namespace(own.namespace, "forged"), path, wait=False)
 
 
 NEW = ROOT / "examples" / "new"
@@ -108,7 +101,7 @@ def whole(
     (here / "my_engines.py").write_text(ENGINES, encoding="utf-8")
     (here / "my_policy.py").write_text(POLICY, encoding="utf-8")
     release = Namespace(namespace, kind)
-    installed(release, chart_values(here / "run.yaml", here / "values.yaml", settings))
+    install(release, chart_values(here / "run.yaml", here / "values.yaml", settings), wait=False)
     yield kind, release
     release.helm("uninstall")
 

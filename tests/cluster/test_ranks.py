@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.cluster.conftest import TAG, cartpole_values
-from tests.cluster.kube import CHART, Namespace, trains, until
+from tests.cluster.conftest import cartpole_values, install
+from tests.cluster.kube import Namespace, trains, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -14,11 +14,7 @@ RECOVERY_TIMEOUT_S = 300.0
 def pair(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     release = Namespace(namespace, "pair")
     values = cartpole_values(tmp_path_factory.mktemp("values"))
-    release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
-        "--set", f"images.tag={TAG}", "--set", "learner.ranks=2", "--set", "run.learner.rank_timeout_s=20",
-        "--wait", "--timeout", "10m",
-    )  # fmt: skip
+    install(release, values, "--set", "learner.ranks=2", "--set", "run.learner.rank_timeout_s=20")
     return release
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import TAG, task_values
-from tests.cluster.kube import CHART, Namespace, until
+from tests.cluster.conftest import install, task_values
+from tests.cluster.kube import Namespace, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -39,11 +39,7 @@ def own(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
     release = Namespace(namespace, "own")
     values = task_values(tmp_path_factory.mktemp("values"))
     release.kubectl("create", "secret", "generic", "page", f"--from-literal=token={TOKEN}")
-    release.helm(
-        "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
-        "--set", f"images.tag={TAG}", "--set", "ui.enabled=true", "--set", "ui.existingSecret=page",
-        "--set", "tls.selfSigned.enabled=true", "--wait", "--timeout", "10m",
-    )  # fmt: skip
+    install(release, values, "--set", "ui.enabled=true,ui.existingSecret=page,tls.selfSigned.enabled=true")
     return release
 
 

@@ -71,7 +71,7 @@ def read_cluster(folder: Path) -> RunRecord:
 
     Raises:
         NotFoundError: a file is missing.
-        ConfigError: a file lacks a required value.
+        ConfigError: a file lacks a required value, or the run file gives one in two forms.
     """
     # As `run.json` has it: what reads a part of it knows no short forms.
     document = expand_short_forms(_read_yaml(folder / RUN_FILE))

@@ -9,6 +9,8 @@ from tidegate.runtime.files import lock_file
 
 # From the lock to run.json: own code, datasets and models are prepared between them.
 FIRST_FILE_S = 300.0
+# For a copy of a run in a cluster to appear, which another container of the pod makes.
+FIRST_COPY_S = 120.0
 LOOK_PERIOD_S = 0.2
 
 
@@ -27,8 +29,11 @@ def is_supervised(folder: Path) -> bool:
     return False
 
 
-def await_folder(folder: Path) -> None:
-    """Wait until a run that is being started has written its first file; return at once where none is started."""
-    deadline_s = time.monotonic() + FIRST_FILE_S
-    while not is_run_folder(folder) and is_supervised(folder) and time.monotonic() < deadline_s:
+def await_folder(folder: Path, *, copied: bool = False) -> None:
+    """Wait until a run that is being started has written its first file; return at once where none is started.
+
+    ``copied``: the folder is one that another container fills, which may not have begun.
+    """
+    deadline_s = time.monotonic() + (FIRST_COPY_S if copied else FIRST_FILE_S)
+    while not is_run_folder(folder) and (copied or is_supervised(folder)) and time.monotonic() < deadline_s:
         time.sleep(LOOK_PERIOD_S)

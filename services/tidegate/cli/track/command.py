@@ -14,7 +14,7 @@ from tidegate.cli.track.follow import TrackedRun
 from tidegate.cli.track.place import TrackedPlace
 from tidegate.cli.track.port import Tracker
 from tidegate.cli.track.registry import TRACKERS
-from tidegate.cli.ui.copies import await_copy, is_over
+from tidegate.cli.ui.copies import is_over
 from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, read_record
@@ -57,9 +57,7 @@ def track(
     if stay:
         signal.signal(signal.SIGTERM, _end)
     if named is not None:
-        await_folder(named)
-        if stay:
-            await_copy(named)
+        await_folder(named, copied=stay)
     where = find_folder(named)
     record = require_local(read_record(where), otherwise="name it as run.track of the chart (docs/ui.md)")
     if tracker not in TRACKERS:

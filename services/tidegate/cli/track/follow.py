@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from tidegate.admission.slo_file import STATE_FILE, read_slos, verdicts_of
+from tidegate.cli.position_file import read_position
 from tidegate.cli.receipt import read_receipt
 from tidegate.cli.report.samples_section import shown_versions
 from tidegate.cli.samples import numbers
@@ -20,7 +21,6 @@ from tidegate.cli.up.summary import SUMMARY_JSON, read_summary
 from tidegate.cli.version_samples import read_samples_of, shortened
 from tidegate.core.errors import CorruptionError, TidegateError
 from tidegate.core.ids import LineageName, PolicyVersion, parse_version
-from tidegate.core.json_text import NOT_JSON
 from tidegate.core.slo import Condition
 from tidegate.launch.run_folder import read_plan, read_record
 from tidegate.runtime.evaluations import version_order
@@ -57,7 +57,7 @@ class Cursor(msgspec.Struct):
 class TrackedRun:
     """Sends what is new in a run folder. A run that is tracked again goes on where it was.
 
-    An update comes once, also after an error of the tracker, unless the process ends before a look without an error.
+    An update comes once, also after an error of the tracker, unless the process ends before the tracker has taken it.
     """
 
     def __init__(self, folder: Path, tracker: Tracker, cursor_file: Path) -> None:
@@ -67,24 +67,16 @@ class TrackedRun:
         self._cursor_file = cursor_file
         self._tail = StepTail(folder)
         self._updates: deque[dict[str, Any]] = deque()
-        self._run_id = read_record(folder).run_id
         self._has_samples = read_plan(folder)[1].file.workload.kind == "text"
         self._updated_at_s = 0.0
         self._pending: deque[PolicyVersion] = deque(maxlen=PENDING_MAX)
         self._samples_at_s = float("-inf")
-        self._cursor = self._read_cursor()
+        self._cursor = read_position(cursor_file, Cursor(run_id=read_record(folder).run_id))
 
     @property
     def last_step(self) -> int:
         """Of the newest update that the tracker took."""
         return self._cursor.last_step
-
-    def _read_cursor(self) -> Cursor:
-        try:
-            cursor = msgspec.json.decode(self._cursor_file.read_bytes(), type=Cursor)
-        except (OSError, *NOT_JSON):
-            return Cursor(run_id=self._run_id)
-        return cursor if cursor.run_id == self._run_id else Cursor(run_id=self._run_id)
 
     def send_new(self, *, now_s: float, over: bool) -> int:
         """Send what is new, and keep the position; returns how many updates that were.
@@ -94,15 +86,22 @@ class TrackedRun:
         Raises:
             one of the tracker's errors: what was not sent comes at the next call.
         """
-        self._send_start()
-        sent = self._send_updates()
-        self._send_evaluations()
-        self._send_objectives()
-        if self._has_samples and self._pending and (over or now_s - self._samples_at_s > SAMPLES_PERIOD_S):
-            self._send_samples(now_s=now_s)
-        self._send_end()
-        self._tracker.flush()
-        replace_file(self._cursor_file, msgspec.json.encode(self._cursor))
+        try:
+            self._send_start()
+            sent = self._send_updates()
+            self._send_evaluations()
+            self._send_objectives()
+            if (
+                self._has_samples
+                and self._pending
+                and (over or now_s - self._samples_at_s > SAMPLES_PERIOD_S)
+            ):
+                self._send_samples(now_s=now_s)
+            self._send_end()
+        finally:
+            # A tracker that refuses one thing, such as a table, has taken the others.
+            self._tracker.flush()
+            replace_file(self._cursor_file, msgspec.json.encode(self._cursor))
         return sent
 
     def ending(self) -> Ending:

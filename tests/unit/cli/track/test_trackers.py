@@ -226,7 +226,7 @@ class Unreliable:
         self._fail_sometimes()
 
     def flush(self) -> None:
-        self._fail_sometimes()
+        """Nothing is kept."""
 
     def close(self, ending: Ending) -> None:
         self._fail_sometimes()
@@ -236,7 +236,7 @@ def test_update_that_the_tracker_refused_comes_again_and_none_comes_twice(tmp_pa
     write_accounting(tmp_path)
     tracker = Unreliable()
     follower = TrackedRun(tmp_path, tracker, tmp_path / "position.json")
-    for _ in range(20):
+    for _ in range(10):
         try:
             follower.send_new(now_s=0.0, over=False)
         except ConnectionError:
@@ -286,6 +286,20 @@ def test_what_a_tracker_kept_and_never_sent_comes_again_in_another_process(tmp_p
         TrackedRun(tmp_path, Away(), position).send_new(now_s=0.0, over=False)
     TrackedRun(tmp_path, after, position).send_new(now_s=0.0, over=False)
     assert [step for step, _ in after.taken] == [1, 2, 3]
+
+
+def test_what_a_tracker_took_before_an_error_comes_in_no_other_process_again(tmp_path: Path) -> None:
+    class WithoutTexts(Recording):
+        def text(self, name: str, text: str, *, step: int, at_s: float) -> None:
+            raise ConnectionError
+
+    write_accounting(tmp_path, batches=3)
+    end_run(tmp_path, by="target")
+    position, after = tmp_path / "position.json", Recording()
+    with pytest.raises(ConnectionError):
+        TrackedRun(tmp_path, WithoutTexts(), position).send_new(now_s=0.0, over=False)
+    TrackedRun(tmp_path, after, position).send_new(now_s=0.0, over=False)
+    assert after.taken == []
 
 
 def test_mlflow_gets_many_metrics_with_a_call_and_after_an_error_those_it_has_not(
