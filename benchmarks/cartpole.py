@@ -2,13 +2,14 @@
 
 The peer (``peers.plain_cartpole``) is the same engine, network, update, batch and staleness in one learner process and
 two actor processes with a pipe between them. What the platform does beyond that (a broker, a ledger on disk, admission,
-statistics, a supervisor) is what the ratio prices.
+statistics, a supervisor) is what the ratio prices. Most of it is paid for each version, so it is measured a second time
+with two updates a version, which are as far behind their data as the run file's.
 """
 
 import sys
 from pathlib import Path
 
-from benchmarks.results import BenchResult, Goal, Sample, Side, row
+from benchmarks.results import BenchResult, Goal, Row, Sample, Side, row
 from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.training_run import Length, TrainingRun, measure_training, remove_folder, up_command
 
@@ -18,9 +19,15 @@ WARM_UP_S = 4.0
 WINDOW_S = 20.0
 QUICK_WARM_UP_S = 2.0
 QUICK_WINDOW_S = 6.0
-RATIO_MIN = 0.7
-STEPS_PER_CPU_S_MIN = 10_000.0
+# Of issue 16.
+RATIO_MIN = 0.85
+STEPS_PER_CPU_S_MIN = 32_000.0
 STEPS_TO_TARGET_MAX = 100_000.0
+# What differs from the run file, by label.
+CASES: dict[str, tuple[str, ...]] = {
+    "": (),
+    "two updates a version": ("batch_size=2", "learner.updates_per_version=2", "staleness.max_lag=1"),
+}
 
 
 def run(setting: BenchSetting) -> BenchResult:
@@ -29,66 +36,86 @@ def run(setting: BenchSetting) -> BenchResult:
     Raises:
         UnavailableError: one of them ended, or made no gradient.
     """
-    runs: dict[Side, list[TrainingRun]] = {"tidegate": [], "peer": []}
+    runs: dict[str, dict[Side, list[TrainingRun]]] = {case: {"tidegate": [], "peer": []} for case in CASES}
     samples: list[Sample] = []
     for repetition in range(setting.repeat(REPETITIONS)):
-        for side in alternating(repetition):
-            done = _measure(setting, side, repetition)
-            runs[side].append(done)
-            samples += samples_of(done, side=side, repetition=repetition)
-            print_progress(
-                f"cartpole {side} {repetition + 1}: {done.steady.steps / done.steady.cpu_s:,.0f} steps a CPU-second"
-            )
-    ours, peer = runs["tidegate"], runs["peer"]
+        for case in CASES:
+            for side in alternating(repetition):
+                done = _measure(setting, side, repetition, case)
+                runs[case][side].append(done)
+                samples += samples_of(done, side=side, repetition=repetition, label=case)
+                rate = done.steady.steps / done.steady.cpu_s
+                print_progress(f"cartpole {case} {side} {repetition + 1}: {rate:,.0f} steps a CPU-second")
     return BenchResult(
         name="cartpole",
-        rows=[
-            row(
-                "steps a CPU-second, steady",
-                "steps/CPU-s",
-                [each.steady.steps / each.steady.cpu_s for each in ours],
-                [each.steady.steps / each.steady.cpu_s for each in peer],
-                goal=Goal(RATIO_MIN, "at_least", "ratio"),
-            ),
-            row(
-                "steps a CPU-second, steady",
-                "steps/CPU-s",
-                [each.steady.steps / each.steady.cpu_s for each in ours],
-                goal=Goal(STEPS_PER_CPU_S_MIN, "at_least", "figure"),
-            ),
-            row(
-                "steps a CPU-second, with start-up",
-                "steps/CPU-s",
-                [each.whole.steps / each.whole.cpu_s for each in ours],
-                [each.whole.steps / each.whole.cpu_s for each in peer],
-            ),
-            row(
-                "steps a second, steady",
-                "steps/s",
-                [each.steady.steps / each.steady.wall_s for each in ours],
-                [each.steady.steps / each.steady.wall_s for each in peer],
-            ),
-            row(
-                f"steps to a mean return of {TARGET_RETURN:g}",
-                "steps",
-                _steps_to_target(ours),
-                goal=Goal(STEPS_TO_TARGET_MAX, "at_most", "figure"),
-            ),
-            row(f"steps to {TARGET_RETURN:g}, the peer", "steps", _steps_to_target(peer)),
-            row(
-                "time to it, from `up`", "s", [s for each in ours if (s := each.reached_after_s) is not None]
-            ),
-            row("mean lag", "versions", [each.lag_mean for each in ours], [each.lag_mean for each in peer]),
-            row("largest lag", "versions", [each.lag_max for each in ours], [each.lag_max for each in peer]),
-        ],
+        rows=[each for case, sides in runs.items() for each in _rows(case, sides["tidegate"], sides["peer"])],
         samples=samples,
         notes=[
-            *_unreached(ours, "tidegate"),
-            *_unreached(peer, "peer"),
-            cost_by_process(ours),
-            cost_by_process(peer),
+            note
+            for case, sides in runs.items()
+            for note in (
+                *_unreached(sides["tidegate"], f"tidegate {case}"),
+                *_unreached(sides["peer"], f"peer {case}"),
+                f"{case} tidegate: {cost_by_process(sides['tidegate'])}",
+                f"{case} peer: {cost_by_process(sides['peer'])}",
+            )
         ],
     )
+
+
+def _rows(case: str, ours: list[TrainingRun], peer: list[TrainingRun]) -> list[Row]:
+    suffix = f", {case}" if case else ""
+    return [
+        row(
+            f"steps a CPU-second, steady{suffix}",
+            "steps/CPU-s",
+            [each.steady.steps / each.steady.cpu_s for each in ours],
+            [each.steady.steps / each.steady.cpu_s for each in peer],
+            goal=Goal(RATIO_MIN, "at_least", "ratio"),
+        ),
+        row(
+            f"steps a CPU-second, steady{suffix}",
+            "steps/CPU-s",
+            [each.steady.steps / each.steady.cpu_s for each in ours],
+            goal=Goal(STEPS_PER_CPU_S_MIN, "at_least", "figure"),
+        ),
+        row(
+            f"steps a CPU-second, with start-up{suffix}",
+            "steps/CPU-s",
+            [each.whole.steps / each.whole.cpu_s for each in ours],
+            [each.whole.steps / each.whole.cpu_s for each in peer],
+        ),
+        row(
+            f"steps a second, steady{suffix}",
+            "steps/s",
+            [each.steady.steps / each.steady.wall_s for each in ours],
+            [each.steady.steps / each.steady.wall_s for each in peer],
+        ),
+        row(
+            f"steps to a mean return of {TARGET_RETURN:g}{suffix}",
+            "steps",
+            _steps_to_target(ours),
+            goal=Goal(STEPS_TO_TARGET_MAX, "at_most", "figure"),
+        ),
+        row(f"steps to {TARGET_RETURN:g}, the peer{suffix}", "steps", _steps_to_target(peer)),
+        row(
+            f"time to it, from `up`{suffix}",
+            "s",
+            [s for each in ours if (s := each.reached_after_s) is not None],
+        ),
+        row(
+            f"mean lag{suffix}",
+            "versions",
+            [each.lag_mean for each in ours],
+            [each.lag_mean for each in peer],
+        ),
+        row(
+            f"largest lag{suffix}",
+            "versions",
+            [each.lag_max for each in ours],
+            [each.lag_max for each in peer],
+        ),
+    ]
 
 
 def alternating(repetition: int) -> tuple[Side, Side]:
@@ -103,13 +130,13 @@ def lengths(setting: BenchSetting, *, target_return: float | None = None) -> Len
     return Length(WARM_UP_S, WINDOW_S, target_return)
 
 
-def _measure(setting: BenchSetting, side: Side, repetition: int) -> TrainingRun:
+def _measure(setting: BenchSetting, side: Side, repetition: int, case: str) -> TrainingRun:
     folder = setting.folder / f"cartpole-{side}-{repetition}"
-    seed = f"seed={repetition + 1}"
+    overrides = [f"seed={repetition + 1}", *CASES[case]]
     command = (
-        up_command(setting.run_file, folder=folder, overrides=[seed])
+        up_command(setting.run_file, folder=folder, overrides=overrides)
         if side == "tidegate"
-        else peer_command(setting.run_file, folder=folder, overrides=[seed])
+        else peer_command(setting.run_file, folder=folder, overrides=overrides)
     )
     done = measure_training(command, folder=folder, length=lengths(setting, target_return=TARGET_RETURN))
     remove_folder(folder)

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from tidegate.core.records import Array
+from tidegate.models.activations import Activation, activated
+from tidegate.models.dense_layers import check_hidden
 from tidegate.models.layers import HIDDEN_GAIN, VALUE_GAIN, orthogonal
-from tidegate.models.mlp import Activation, activated, check_hidden
 
 
 class ActionValues:

@@ -11,9 +11,10 @@ import numpy as np
 
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription
+from tidegate.models.activations import Activation
 from tidegate.models.array_functions import ArrayModule
+from tidegate.models.dense_layers import check_hidden, dense_layers
 from tidegate.models.layers import HIDDEN_GAIN, orthogonal
-from tidegate.models.mlp import Activation, activated, check_hidden
 from tidegate.models.scaled_inputs import ScaledInputs
 
 # Observations (B, *leaf shape) by name, to features (B, F) of one version.
@@ -103,11 +104,12 @@ class DenseFeatures:
 
     def features(self, params: Mapping[str, Any], observations: Mapping[str, Any], xp: ArrayModule) -> Any:
         """See ``FeatureLayers``; under numpy as well."""
-        features = self._inputs(params, observations, xp)
-        for layer in range(len(self._sizes) - 1):
-            features = features @ params[f"trunk.{layer}.weight"] + params[f"trunk.{layer}.bias"]
-            features = activated(features, self._activation, xp)
-        return features
+        layers = [
+            (params[f"trunk.{layer}.weight"], params[f"trunk.{layer}.bias"])
+            for layer in range(len(self._sizes) - 1)
+        ]
+        inputs = self._inputs(params, observations, xp)
+        return dense_layers(inputs, layers, self._activation, xp, activates_last=True)
 
     def runner(self, params: Mapping[str, Array], *, threads: int = 1) -> FeatureRunner:
         """See ``FeatureLayers``."""

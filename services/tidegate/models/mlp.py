@@ -9,14 +9,15 @@ Shapes: I inputs, the observation's components and one-hot vectors; P outputs of
 
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from tidegate.core.errors import ConfigError
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription, observation_leaves
+from tidegate.models.activations import Activation
 from tidegate.models.array_functions import ArrayModule
+from tidegate.models.dense_layers import check_hidden, dense_layers
 from tidegate.models.distributions import ActionDistribution
 from tidegate.models.layers import (
     HIDDEN_GAIN,
@@ -30,7 +31,6 @@ from tidegate.models.layers import (
 from tidegate.models.policy_port import PairRunner, PolicyRunner
 from tidegate.models.scaled_inputs import FIXED, ScaledInputs
 
-Activation = Literal["tanh", "relu"]
 TensorT = TypeVar("TensorT")
 
 
@@ -164,24 +164,5 @@ class MlpPolicy:
         return self.inputs.updated_statistics(params, observations)
 
     def _network(self, name: str, params: Mapping[str, Any], inputs: Any, xp: ArrayModule) -> Any:
-        hidden = inputs
-        *names, (last_weight, last_bias) = self._layers[name]
-        for weight, bias in names:
-            hidden = hidden @ params[weight] + params[bias]
-            hidden = activated(hidden, self.activation, xp)
-        return hidden @ params[last_weight] + params[last_bias]
-
-
-def activated(values: Any, activation: Activation, xp: ArrayModule) -> Any:
-    """The values after a layer's activation."""
-    return xp.tanh(values) if activation == "tanh" else xp.clip(values, 0.0, None)
-
-
-def check_hidden(hidden: tuple[int, ...]) -> None:
-    """Check ``policy.hidden``.
-
-    Raises:
-        ConfigError: a layer has no units.
-    """
-    if min(hidden, default=1) < 1:
-        raise ConfigError(f"Each layer of policy.hidden needs units, not {hidden}")
+        layers = [(params[weight], params[bias]) for weight, bias in self._layers[name]]
+        return dense_layers(inputs, layers, self.activation, xp, activates_last=False)

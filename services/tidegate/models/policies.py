@@ -5,6 +5,7 @@ from typing import Literal, Protocol
 
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import BoxSpace, EnvironmentDescription
+from tidegate.models.activations import Activation
 from tidegate.models.cnn import CnnPolicy
 from tidegate.models.convolutions import NetworkName
 from tidegate.models.distributions import ActionDistribution, action_distribution
@@ -14,7 +15,7 @@ from tidegate.models.gaussian import SquashedGaussian
 from tidegate.models.image_features import ImageFeatures
 from tidegate.models.layered import LayeredPolicy
 from tidegate.models.memory_cells import Cell
-from tidegate.models.mlp import Activation, MlpPolicy
+from tidegate.models.mlp import MlpPolicy
 from tidegate.models.own_layers import LayerCode, OwnLayers
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.models.q_network import QNetwork

@@ -5,7 +5,7 @@ import torch
 from tidegate.core.errors import ConfigError
 from tidegate.core.records import Array
 from tidegate.models.action_values import ActionValues
-from tidegate.models.mlp import Activation
+from tidegate.models.activations import Activation
 
 NUM_INPUTS, NUM_COMPONENTS, HIDDEN = 5, 2, (8, 4)
 

@@ -43,8 +43,8 @@ from tidegate.learner.optim.replay_port import ReplayUnits
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import rows_of, share_of_rows
 from tidegate.models.action_values import ActionValues
+from tidegate.models.activations import Activation
 from tidegate.models.gaussian import SquashedGaussian
-from tidegate.models.mlp import Activation
 from tidegate.models.policy_port import FeaturePolicy
 
 TEMPERATURE = "temperature/log"

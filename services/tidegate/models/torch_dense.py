@@ -1,0 +1,85 @@
+"""``models.dense_layers`` under torch as one node of the graph, with its backward pass written out.
+
+A gradient step of a small network is mostly torch's cost of an operation, not arithmetic: of 256 rows through two
+networks of 64 units, a tenth of a millisecond of arithmetic in 1.6 ms. One node with a matrix product and an activation
+in place a layer makes an update of CartPole an eighth cheaper. Tanh is numpy's where memory is the CPU's: six times as
+fast as torch's, and to the bit what actors compute.
+
+Only a process that trains imports this module. Shapes: B rows.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from tidegate.models.activations import Activation
+
+
+def torch_dense_layers(
+    inputs: Tensor, layers: Sequence[tuple[Tensor, Tensor]], activation: Activation, *, activates_last: bool
+) -> Tensor:
+    """See ``dense_layers``."""
+    flat = [tensor for layer in layers for tensor in layer]
+    rows = inputs.reshape(-1, inputs.shape[-1])
+    units = cast(
+        "Tensor",
+        _Dense.apply(rows, activation, activates_last, *flat),  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)
+    )
+    return units.view(*inputs.shape[:-1], units.shape[-1])
+
+
+class _Dense(torch.autograd.Function):
+    """Rows (B, I) to units (B, U); after them the layers' weights and biases in turns."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, rows: Tensor, activation: Activation, activates_last: bool, *layers: Tensor
+    ) -> Tensor:
+        weights, biases = layers[::2], layers[1::2]
+        kept = [rows]
+        for weight, bias in zip(weights, biases, strict=True):
+            rows = torch.addmm(bias, rows, weight)
+            if activates_last or len(kept) < len(weights):
+                _activate(rows, activation)
+            kept.append(rows)
+        ctx.activation, ctx.activates_last = activation, activates_last
+        ctx.save_for_backward(*kept, *weights)
+        return rows
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        num_layers = (len(ctx.saved_tensors) - 1) // 2
+        kept, weights = ctx.saved_tensors[: num_layers + 1], ctx.saved_tensors[num_layers + 1 :]
+        gradients: list[Tensor | None] = [None] * (2 * num_layers)
+        for layer in reversed(range(num_layers)):
+            if ctx.activates_last or layer < num_layers - 1:
+                gradient = _through_activation(gradient, kept[layer + 1], ctx.activation)
+            if ctx.needs_input_grad[3 + 2 * layer]:
+                gradients[2 * layer] = kept[layer].t() @ gradient
+            if ctx.needs_input_grad[4 + 2 * layer]:
+                gradients[2 * layer + 1] = gradient.sum(0)
+            if layer or ctx.needs_input_grad[0]:
+                gradient = gradient @ weights[layer].t()
+        return (gradient if ctx.needs_input_grad[0] else None, None, None, *gradients)
+
+
+def _activate(values: Tensor, activation: Activation) -> None:
+    if activation == "relu":
+        values.relu_()
+    elif values.device.type == "cpu" and values.dtype == torch.float32:
+        array = values.numpy()
+        np.tanh(array, out=array)
+    else:
+        values.tanh_()
+
+
+def _through_activation(gradient: Tensor, activated: Tensor, activation: Activation) -> Tensor:
+    """The gradient by an activation's input, of that by its output and of the output."""
+    if activation == "relu":
+        return torch.ops.aten.threshold_backward(gradient, activated, 0)
+    return torch.ops.aten.tanh_backward(gradient, activated)
