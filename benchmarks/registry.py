@@ -75,6 +75,11 @@ BENCHES: dict[str, BenchEntry] = {
         "one to four actors, one and two ranks of each classic trainer, beside what `tidegate plan` predicts",
         asked_for=True,
     ),
+    "pong": BenchEntry(
+        "benchmarks.pong:run",
+        "Pong from images with one and two actors, beside the sum of what each part of a step costs by itself",
+        asked_for=True,
+    ),
     "fleet": BenchEntry(
         "benchmarks.fleet:run",
         "50 to 200 actors against the services: trajectories a second and CPU by service, beside `tidegate sim`",

@@ -23,7 +23,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.sharedctypes import Synchronized, SynchronizedArray
 from multiprocessing.synchronize import Semaphore
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
@@ -39,6 +39,9 @@ from tidegate.models.policy_port import SegmentPolicy
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.parent_death import guard
 from tidegate.vector_envs.describing import describe
+
+if TYPE_CHECKING:
+    from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 
 LINEAGE = LineageName("0-peer")
 POLL_S = 0.5
@@ -169,19 +172,12 @@ def learn(
 ) -> None:
     """The learner: a batch in order of arrival, an update, weights and credits out, a line; until it is ended."""
     # Only here, so that the actors, which import this module, carry no torch.
-    import torch
-
-    from tidegate.learner.optim.actor_critic import ActorCriticTrainer
     from tidegate.learner.optim.several_updates import SeveralUpdates
     from tidegate.learner.state import TrainingProgress
     from tidegate.learner.steps_log import StepLine, StepsLog
 
     config = plan.services["learner"]
-    torch.set_num_threads(config.threads)
-    trainer = SeveralUpdates(
-        ActorCriticTrainer(network, config.actor_critic, seed=plan.file.seed, device=torch.device("cpu")),
-        count=config.updates_per_version,
-    )
+    trainer = SeveralUpdates(open_plain_trainer(plan, network), count=config.updates_per_version)
     log = StepsLog(folder / "learner" / "steps.jsonl", bytes_max=config.steps_file_bytes_max)
     batch_size, max_lag = plan.file.batch_size, plan.file.staleness.max_lag
     progress = TrainingProgress(version=PolicyVersion(LINEAGE, 0))
@@ -204,7 +200,7 @@ def learn(
         batch = [arrived.popleft() for _ in range(batch_size)]
         step = progress.version.step
         lags = [step - segment.line.version_step for segment in batch]
-        trajectories = [_trajectory(segment, f"{step}-{index}") for index, segment in enumerate(batch)]
+        trajectories = [trajectory_of(segment, f"{step}-{index}") for index, segment in enumerate(batch)]
         metrics = trainer.update(trainer.prepare(trajectories), number=step + 1)
         progress = progress.after(trajectories)
         policy.write(step + 1, trainer.policy())
@@ -232,12 +228,31 @@ def learn(
         )
 
 
+def open_plain_trainer(plan: RunPlan, network: SegmentPolicy) -> "ActorCriticTrainer":
+    """The trainer of the run file, with as many threads as its learner has."""
+    import torch
+
+    from tidegate.learner.optim.actor_critic import ActorCriticTrainer
+
+    config = plan.services["learner"]
+    torch.set_num_threads(config.threads)
+    return ActorCriticTrainer(
+        network,
+        config.actor_critic,
+        seed=plan.file.seed,
+        device=torch.device("cpu"),
+        reward=plan.file.workload.reward,
+        precision=config.precision,
+    )
+
+
 def _grant(credit: Semaphore, count: int) -> None:
     for _ in range(count):
         credit.release()
 
 
-def _trajectory(segment: Segment, name: str) -> Trajectory:
+def trajectory_of(segment: Segment, name: str) -> Trajectory:
+    """A segment as the learner's trainer takes it."""
     version = PolicyVersion(LINEAGE, segment.line.version_step)
     return Trajectory(
         trajectory_id=TrajectoryId(name),

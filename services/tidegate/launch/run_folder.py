@@ -38,7 +38,7 @@ from tidegate.learner.steps_log import STEPS_FILE
 from tidegate.runtime.call_credentials import derived_tokens, write_credentials
 from tidegate.runtime.config import Settings
 from tidegate.runtime.files import lock_file, replace_file
-from tidegate.runtime.ports import LOOPBACK, is_free, pick_ports, require_free
+from tidegate.runtime.ports import LOOPBACK, pick_ports, require_free, take_port
 from tidegate.runtime.task_secret import derived_task_secret
 from tidegate.task_queue.journal_file import FILE_NAME as JOURNAL_FILE
 from tidegate.trajectory_store.schema import LEDGER_FILE
@@ -126,7 +126,7 @@ def resumed_record(folder: Path, plan: RunPlan) -> RunRecord:
                 fix="choose another --dir, or set the section back",
             )
     fresh = new_record(plan)
-    keeps_port = not plan.file.broker_port and is_free(old.broker.port)
+    keeps_port = not plan.file.broker_port and take_port(old.broker.port)
     return msgspec.structs.replace(
         fresh,
         run_id=old.run_id,

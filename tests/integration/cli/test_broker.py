@@ -1,7 +1,6 @@
 import asyncio
 import os
 import signal
-import socket
 import stat
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -11,7 +10,7 @@ import pytest
 
 from tests.support.broker import free_port
 from tests.support.disks import fill, mounted_small_disk
-from tidegate.core.errors import ConfigError, UnavailableError
+from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.launch.broker import (
     BrokerEndpoint,
@@ -24,7 +23,6 @@ from tidegate.launch.broker import (
 from tidegate.launch.supervisor import Supervisor
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
-from tidegate.runtime.ports import LOOPBACK, is_free, pick_ports, require_free
 from tidegate.wire.permissions import BOOTSTRAP
 from tidegate.wire.subjects import Topology
 
@@ -159,20 +157,3 @@ def test_broker_config_is_for_this_account_only_even_where_another_file_was(tmp_
 async def test_broker_that_never_answers_is_named_with_its_log() -> None:
     with pytest.raises(UnavailableError, match=r"logs/nats-server\.log"):
         await wait_ready(BrokerEndpoint(port=free_port()), timeout_s=0.1)
-
-
-def test_taken_port_is_refused_by_name() -> None:
-    with socket.socket() as other:
-        other.bind((LOOPBACK, 0))
-        other.listen()
-        port = other.getsockname()[1]
-        assert not is_free(port)
-        with pytest.raises(ConfigError, match=rf"Port {port} \(broker_port\) is taken"):
-            require_free(port, setting="broker_port")
-
-
-def test_picked_ports_are_distinct_and_free() -> None:
-    ports = pick_ports(12)
-    assert len(set(ports)) == 12
-    assert all(is_free(port) for port in ports)
-    assert not set(pick_ports(5, taken=frozenset(ports))) & set(ports)

@@ -1,5 +1,8 @@
 """Malformed calls and messages to real services on a real broker: each is answered or counted, and nothing ends.
 
+One call in four is of somebody who may not make it, and is refused whatever it holds. Afterwards the services start
+again on what is left, and training goes on.
+
 A failure prints its seed and the call; ``TIDEGATE_FUZZ_SEED`` repeats it.
 """
 
@@ -15,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
+import numpy as np
 import psutil
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
@@ -22,27 +26,30 @@ from structlog.testing import capture_logs
 
 from tests.integration.inference.serving import inference_settings, serving
 from tests.support.broker import Broker, free_port
-from tests.support.call_credentials import accepted, permitted_channel
+from tests.support.call_credentials import accepted, channel_as, permitted_channel
 from tests.support.calls import path_of, status_of
 from tests.support.fuzzing import Fuzzer
-from tests.support.service_harness import make_context, running
+from tests.support.service_harness import POLL_S, make_context, running
 from tests.unit.trajectory_store.building import MAIN, make_trajectory
 from tidegate.actor import main as actor
 from tidegate.actor.config import ActorConfig
 from tidegate.admission import main as admission
 from tidegate.admission.config import AdmissionConfig
 from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
+from tidegate.core.ids import PolicyVersion, RunId, TaskId
+from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Lineage
 from tidegate.environment import main as environment
 from tidegate.environment.config import EnvironmentConfig
 from tidegate.learner import main as learner
 from tidegate.learner.config import LearnerConfig
 from tidegate.runtime.bus import Bus
+from tidegate.runtime.call_credentials import FixedToken
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle_servicer import LifecycleServicer
-from tidegate.runtime.rpc import RpcServer
+from tidegate.runtime.rpc import RpcServer, open_channel
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.task_queue import main as task_queue
 from tidegate.task_queue.config import TaskQueueConfig
@@ -67,8 +74,11 @@ from tidegate.v1 import (
 )
 from tidegate.weight_distribution import main as weight_distribution
 from tidegate.weight_distribution.config import WeightDistributionConfig
+from tidegate.wire.call_permissions import ROLES, callers_of
+from tidegate.wire.clients.admission import AdmissionClient
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 from tidegate.wire.frame import encode_frame
+from tidegate.wire.progress import Progress, SampleProgress, encode_progress
 from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS, POOL, Topology
 
 pytestmark = pytest.mark.integration
@@ -95,12 +105,9 @@ SERVICES: dict[str, tuple[Any, object, tuple[Any, ...]]] = {
     ),
 }
 KNOWN = (
-    "0-aaaa",
-    "1-bbbb",
     "t1",
     "t1.0",
     "t2.0",
-    "0-aaaa@0#1",
     "learner-0",
     "CartPole-v1",
     "arithmetic",
@@ -110,10 +117,34 @@ KNOWN = (
 # A poll is held for at most 30 s, and a stream for as long as its caller wants.
 CALL_S = 120.0
 PUBLISH_S = 1.0
+# What a caller who knows a run's names has beyond one who does not.
+KNOWN_OF_THE_RUN = ("0-aaaa", "1-bbbb", "0-aaaa@0#1")
 STREAMS_WITHOUT_END = {"StreamIsActive"}
 # Neither is what a caller did wrong.
 DEFECTS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}
 DEFECT_EVENT = "call_failed"
+# A caller without the right credential: another role's, none, or a made-up one.
+STRANGERS_SHARE = 0.25
+REFUSALS = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED}
+TRAINED_TIMEOUT_S = 120.0
+PROGRESS = encode_progress(
+    Progress(
+        run_id=RunId("test-run"),
+        task_id=TaskId("t1"),
+        attempt=1,
+        num_samples=1,
+        started_at_s=1.0,
+        max_new_tokens=8,
+        samples=(
+            SampleProgress(
+                index=0,
+                tokens=np.arange(4, dtype=np.int32),
+                logprobs=np.full(4, -1.0, np.float32),
+                spans=(VersionSpan(PolicyVersion(MAIN, 0), 0, 4),),
+            ),
+        ),
+    )
+)
 IN_FLIGHT_MAX = 8
 # Memory and open files are read so many times. All services are in this process, with the test's own clients.
 NUM_SAMPLES = 20
@@ -185,6 +216,36 @@ async def platform(tmp_path: Path, nats: Broker, bus: Bus) -> AsyncGenerator[dic
         }
 
 
+class Callers:
+    """The channels to one service: of who may call a method, and of strangers, one of whom is drawn."""
+
+    def __init__(self, address: str) -> None:
+        self._permitted = permitted_channel(address)
+        self._of_roles = {role: channel_as(role, address) for role in ROLES}
+        self._unknown = (
+            open_channel(address, None),
+            open_channel(address, FixedToken("made-up-token-of-nobody")),
+        )
+
+    def draw(self, method: MethodDescriptor, rng: random.Random) -> tuple[grpc.aio.Channel, bool]:
+        """A channel, and whether it is a stranger's."""
+        callers = callers_of(method.containing_service.full_name, method.name)
+        if callers is None or rng.random() > STRANGERS_SHARE:  # `wire.call_permissions.PUBLIC`
+            return self._permitted, False
+        others = [channel for role, channel in self._of_roles.items() if role not in callers]
+        return rng.choice((rng.choice(others), *self._unknown)), True
+
+    @property
+    def permitted(self) -> grpc.aio.Channel:
+        """Each method as a role that may call it."""
+        return self._permitted
+
+    async def close(self) -> None:
+        """Close them all."""
+        for channel in (self._permitted, *self._of_roles.values(), *self._unknown):
+            await channel.close()
+
+
 async def send(bus: Bus, topology: Topology, fuzzer: Fuzzer, rng: random.Random, number: int) -> None:
     """One malformed message on one subject."""
     frame = encode_frame([make_trajectory(f"f{number}")])
@@ -196,6 +257,7 @@ async def send(bus: Bus, topology: Topology, fuzzer: Fuzzer, rng: random.Random,
             (topology.tasks(POOL), task),
             (topology.rollouts("CartPole-v1"), frame),
             (topology.policy("default"), announcement),
+            (topology.progress(TaskId(rng.choice(("t1", "unknown")))), PROGRESS),
             (topology.control("task_queue"), b'{"max_lag": 1e400}'),
             (topology.event("evaluation"), task),
             (topology.stats("actor"), task),
@@ -222,30 +284,31 @@ async def publish(bus: Bus, subject: str, data: bytes, message_id: str, headers:
                 return
 
 
-async def fuzz(tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, *, num_calls: int) -> None:
-    """``num_calls`` calls, and a message for each fifth of them."""
+async def fuzz(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, *, known: tuple[str, ...], num_calls: int
+) -> None:
+    """``num_calls`` calls, and a message for each fifth of them. ``known``: names that mean something to services."""
     seed = int(os.environ.get("TIDEGATE_FUZZ_SEED") or random.randrange(2**32))
     sys.stdout.write(f"seed {seed}\n")
     rng = random.Random(seed)
-    fuzzer = Fuzzer(rng, known=KNOWN)
+    fuzzer = Fuzzer(rng, known=known)
     statuses: Counter[str] = Counter()
     failed: list[str] = []
     places = asyncio.Semaphore(IN_FLIGHT_MAX)
     with capture_logs() as lines:
         async with platform(tmp_path, nats, bus) as addresses, asyncio.TaskGroup() as group:
-            channels = {name: permitted_channel(address) for name, address in addresses.items()}
-            store = TrajectoryStoreClient(channels["trajectory_store"])
+            callers = {name: Callers(address) for name, address in addresses.items()}
+            store = TrajectoryStoreClient(callers["trajectory_store"].permitted)
             await store.open_lineage(Lineage(name=MAIN), learner_id="learner-0", consumed=[])
             started_at_s = time.monotonic()
 
             async def call(target: Target, requests: list[bytes]) -> None:
+                channel, is_stranger = callers[target.service].draw(target.method, rng)
                 async with places:
-                    status = await status_of(
-                        channels[target.service], target.method, requests, timeout_s=CALL_S
-                    )
+                    status = await status_of(channel, target.method, requests, timeout_s=CALL_S)
                 name = "lost" if status is None else status.name
-                statuses[name] += 1
-                if status in DEFECTS:
+                statuses[f"{name} of a stranger" if is_stranger else name] += 1
+                if status in DEFECTS or (is_stranger and status is not None and status not in REFUSALS):
                     failed.append(f"{path_of(target.method)} {name} of {[each[:200] for each in requests]}")
 
             tasks: list[asyncio.Task[None]] = []
@@ -271,8 +334,8 @@ async def fuzz(tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, *, nu
             ledger = tmp_path / "trajectory_store" / LEDGER_FILE
             assert verify(ledger).findings == []
             assert totals(ledger).trained_twice == 0
-            for channel in channels.values():
-                await channel.close()
+            for each in callers.values():
+                await each.close()
     # The first half fills caches and opens connections.
     half, end = usage[NUM_SAMPLES // 2], usage[-1]
     assert end.num_files <= half.num_files + FILES_MORE_MAX, usage
@@ -281,17 +344,46 @@ async def fuzz(tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, *, nu
     assert not failed, f"seed {seed}: {failed[:5]} {defects[:3]}"
     assert sum(statuses.values()) == num_calls
     assert statuses["INVALID_ARGUMENT"] > num_calls / 10
+    assert statuses["PERMISSION_DENIED of a stranger"] > 0 < statuses["UNAUTHENTICATED of a stranger"]
+    await train_on(tmp_path, nats, bus)
 
 
+async def train_on(tmp_path: Path, nats: Broker, bus: Bus) -> None:
+    """Start the services on what is left on disk and in the streams, and wait for a commit of the learner."""
+    async with platform(tmp_path, nats, bus) as addresses:
+        admission_channel = permitted_channel(addresses["admission"])
+        store_channel = permitted_channel(addresses["trajectory_store"])
+        # An operator may pause, and a fuzzed call may have been an operator's.
+        await AdmissionClient(admission_channel).set_paused(paused=False, reason="")
+        store = TrajectoryStoreClient(store_channel)
+        before = (await store.ledger())[0].trained
+        async with asyncio.timeout(TRAINED_TIMEOUT_S):
+            while (await store.ledger())[0].trained <= before:
+                await asyncio.sleep(POLL_S)
+        await admission_channel.close()
+        await store_channel.close()
+    ledger = tmp_path / "trajectory_store" / LEDGER_FILE
+    assert verify(ledger).findings == []
+    assert totals(ledger).trained_twice == 0
+
+
+BOTH_CALLERS = pytest.mark.parametrize(
+    "known", [(*KNOWN_OF_THE_RUN, *KNOWN), KNOWN], ids=["with the lineage", "without the lineage"]
+)
+
+
+@BOTH_CALLERS
 async def test_malformed_calls_and_messages_are_answered_and_end_nothing(
-    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, known: tuple[str, ...]
 ) -> None:
-    await fuzz(tmp_path, nats, bus, topology, num_calls=2000)
+    await fuzz(tmp_path, nats, bus, topology, known=known, num_calls=1000)
 
 
+@BOTH_CALLERS
 @pytest.mark.extended
 @pytest.mark.timeout(7200)
 async def test_many_malformed_calls_and_messages_are_answered_and_end_nothing(
-    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, known: tuple[str, ...]
 ) -> None:
-    await fuzz(tmp_path, nats, bus, topology, num_calls=int(os.environ.get("TIDEGATE_FUZZ_CALLS") or 20_000))
+    num_calls = int(os.environ.get("TIDEGATE_FUZZ_CALLS") or 20_000)
+    await fuzz(tmp_path, nats, bus, topology, known=known, num_calls=num_calls)
