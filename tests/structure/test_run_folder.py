@@ -10,6 +10,7 @@ from tidegate.admission.slo_watch import EVENTS_FILE_BYTES_MAX
 from tidegate.cli.callbacks import watch as callbacks
 from tidegate.launch import supervisor
 from tidegate.launch.broker import FILE_STORE_BYTES_MAX
+from tidegate.learner import token_gaps_log
 from tidegate.learner.config import LearnerConfig
 from tidegate.runtime import run_event_log
 from tidegate.task_queue.config import TaskQueueConfig
@@ -31,6 +32,7 @@ CONSTANTS = {
     "admission/slo_events.jsonl": f"{EVENTS_FILE_BYTES_MAX // MIB} MiB",
     "admission/events.jsonl": f"{run_event_log.BYTES_MAX // MIB} MiB",
     "events.jsonl": f"{run_event_log.BYTES_MAX // MIB} MiB",
+    "learner/token_gaps.jsonl": f"{token_gaps_log.BYTES_MAX // MIB} MiB",
     "logs/<process>.log": f"{supervisor.LOG_BYTES_MAX // MIB} MiB",
     "logs/callback-<number>-<name>.log": f"{callbacks.LOG_BYTES_MAX // MIB} MiB",
     "nats/": f"{FILE_STORE_BYTES_MAX // GIB} GiB",

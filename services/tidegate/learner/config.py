@@ -46,6 +46,9 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``prefetch``: lease the next batch while one is trained (never at ``max_lag`` 0, where it does not exist yet).
     ``lease_wait_s``: timeout of one poll for a batch, which draining may have to wait for. ``republish_after_s``:
     seconds without a batch after which the learner checks that its newest version is still published.
+    ``token_gaps`` (language models): completions of each update's first gradient step, those that are furthest off, of
+    which ``token_gaps.jsonl`` has how far the learner's log-probability of each token is from the one it was sampled
+    with; 0: none.
     ``steps_file_bytes_max``: size at which ``steps.jsonl`` is rotated; one older file is kept.
     """
 
@@ -68,4 +71,5 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     prefetch: bool = True
     lease_wait_s: Annotated[float, msgspec.Meta(ge=0.05, le=30.0)] = 1.0
     republish_after_s: Annotated[float, msgspec.Meta(ge=0.1, le=600.0)] = 5.0
+    token_gaps: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 4
     steps_file_bytes_max: Annotated[int, msgspec.Meta(ge=1 << 16, le=1 << 40)] = 64 << 20

@@ -29,6 +29,7 @@ from tidegate.learner.guarded_update import GuardedTrainer, PoisonedBatch
 from tidegate.learner.lease_renewal import LeaseRenewal
 from tidegate.learner.optim.port import Trainer
 from tidegate.learner.optim.replay_port import priorities_of
+from tidegate.learner.optim.token_gaps import TokenGaps, token_gaps_of
 from tidegate.learner.reporting import Step, StepReporter
 from tidegate.learner.retrying import retryable_suppressed
 from tidegate.learner.rollback import ROLLBACK_FILE, Rollback, RollbackFile, RollbackRequests
@@ -51,6 +52,7 @@ class _Updated(msgspec.Struct, frozen=True, eq=False):
     metrics: dict[str, float]
     policy: dict[str, Array]
     priorities: NDArray[np.float32] | None
+    gaps: list[TokenGaps]
 
 
 class Learner:
@@ -298,6 +300,7 @@ class Learner:
         step = Step(
             progress=self._progress,
             batch=batch,
+            gaps=updated.gaps,
             metrics={
                 **updated.metrics,
                 **self._speed.figures(updated.metrics, seconds=took_s),
@@ -338,7 +341,7 @@ class Learner:
         )
         if isinstance(metrics, PoisonedBatch):
             return metrics
-        return _Updated(metrics, trainer.policy(), priorities_of(trainer))
+        return _Updated(metrics, trainer.policy(), priorities_of(trainer), token_gaps_of(trainer))
 
     async def _drop_poisoned(
         self, batches: BatchSource[Any], batch: TrainingBatch, poisoned: PoisonedBatch

@@ -39,6 +39,7 @@ from tidegate.learner.reporting import StepReporter
 from tidegate.learner.servicer import LearnerServicer
 from tidegate.learner.snapshot import add_lines, learner_moment
 from tidegate.learner.steps_log import STEPS_FILE, StepsLog
+from tidegate.learner.token_gaps_log import TOKEN_GAPS_FILE, TokenGapsLog
 from tidegate.learner.trajectory_batches import TrajectorySupply
 from tidegate.learner.update_speed import UpdateSpeed, find_update_speed
 from tidegate.learner.warmup import WarmupProgress
@@ -179,14 +180,15 @@ def assemble(
     make_first_policy: Callable[[], WarmupRecord | None],
     speed: UpdateSpeed,
 ) -> ServiceParts:
-    """The parts of a learner around a trainer; the parts close ``log``."""
+    """The parts of a learner around a trainer; the parts close the logs."""
+    gaps_log = TokenGapsLog(context.data_dir / TOKEN_GAPS_FILE)
     learner = Learner(
         context,
         config,
         trainer=trainer,
         make_supply=partial(open_supply, context.settings, config, context.live.limits),
         folder=folder,
-        reporter=StepReporter(context, log),
+        reporter=StepReporter(context, log, gaps_log),
         make_first_policy=make_first_policy,
         speed=speed,
     )
@@ -201,6 +203,7 @@ def assemble(
 
     async def close() -> None:
         log.close()
+        gaps_log.close()
 
     return ServiceParts(
         loops={"train": learner.run, "settings": partial(follow_settings, context)},

@@ -51,8 +51,10 @@ from tidegate.core.slo_catalogue import declared
 from tidegate.core.staleness import Fresh
 from tidegate.learner.committing import CommitTimes
 from tidegate.learner.environment_figures import by_environment
+from tidegate.learner.optim.token_gaps import TokenGaps
 from tidegate.learner.state import JudgedTrajectory, LagWindow, OutdatedTrajectory, TrainingProgress
 from tidegate.learner.steps_log import OWN_FIELDS, StepLine, StepsLog
+from tidegate.learner.token_gaps_log import TokenGapsLog
 from tidegate.learner.training_batch import TrainingBatch
 from tidegate.runtime.service import ServiceContext
 from tidegate.runtime.telemetry import is_sampled
@@ -71,11 +73,12 @@ WaitCause: TypeAlias = Literal["empty", "stale", "weights"]
 class Step(msgspec.Struct, frozen=True, eq=False):
     """One update to report. Times in seconds since the epoch, durations in seconds.
 
-    ``response``: the graded response to its lag.
+    ``gaps``: of its completions that are furthest off. ``response``: the graded response to its lag.
     """
 
     progress: TrainingProgress
     batch: TrainingBatch
+    gaps: list[TokenGaps]
     metrics: Mapping[str, float]
     response: Response
     started_at_s: float
@@ -87,10 +90,11 @@ class Step(msgspec.Struct, frozen=True, eq=False):
 class StepReporter:
     """Reports steps in their order."""
 
-    def __init__(self, context: ServiceContext, log: StepsLog) -> None:
+    def __init__(self, context: ServiceContext, log: StepsLog, gaps_log: TokenGapsLog) -> None:
         """Declares every objective that is judged here, so that a first violation counts as an increase."""
         self._context = context
         self._log = log
+        self._gaps_log = gaps_log
         self._lags = LagWindow()
         workload = context.settings.workload
         self._labels = {ATTR_ENV: workload.label}
@@ -235,6 +239,10 @@ class StepReporter:
         )
         try:
             self._log.append(line)
+            self._gaps_log.append(
+                step.progress.version,
+                [(step.batch.trajectories[each.sample].trajectory_id, each.gaps_T) for each in step.gaps],
+            )
         except OSError as error:  # a full disk must not end training; reports lack the step
             stats.add(statistics.STEP_LINES_LOST)
             self._context.log.warning("step_not_written", error=str(error))

@@ -9,7 +9,7 @@ from tidegate.learner.checkpoint import checkpoints_in
 from tidegate.runtime.snapshots.files import SnapshotFiles
 from tidegate.wire.snapshots import SnapshotOpened, SnapshotRequest
 
-LINES = ("learner/environment.json", "learner/steps.jsonl*")
+LINES = ("learner/environment.json", "learner/steps.jsonl*", "learner/token_gaps.jsonl*")
 
 
 class NoCheckpointError(NotFoundError):

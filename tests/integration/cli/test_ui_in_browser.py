@@ -17,7 +17,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from tests.unit.cli.run_folder import START_S, id_of, write_accounting, write_progress, write_samples
 from tests.unit.cli.ui.completions import FIRST, SECOND, write_completions
@@ -289,6 +289,28 @@ def test_group_is_shown_side_by_side(browser: Browser, address: str) -> None:
     browser.find_element(By.TAG_NAME, "body").send_keys("j")
     browser.switch_to.active_element.send_keys(Keys.ENTER)
     wait_for(browser, "h1", text=SECOND)
+
+
+def test_tokens_are_coloured_by_likelihood_or_by_the_gap_to_the_learner(
+    browser: Browser, address: str
+) -> None:
+    open_page(browser, address, "run/completions")
+    wait_for(browser, "summary", text="Where learner and actors disagree most")
+    shades = "[...document.querySelectorAll('.words > [title]')].map((each) => each.style.backgroundColor)"
+    open_page(browser, address, f"run/completions/trajectory/{FIRST}")
+    wait_for(browser, ".legend", text="the less likely the policy was")
+    by_likelihood = until(browser, shades)
+    Select(browser.find_element(By.CSS_SELECTOR, ".legend select")).select_by_visible_text(
+        "gap to the learner"
+    )
+    wait_for(browser, ".legend", text="0-aaaa@2, at most 0.5 nats")
+    by_gap = until(browser, shades)
+    assert by_likelihood != by_gap
+    assert ("45%" in by_gap[1], "23%" in by_gap[2], " 0%" in by_gap[0]) == (True, True, True), by_gap
+    assert complaints(browser) == []
+    open_page(browser, address, f"run/completions/trajectory/{SECOND}")
+    wait_for(browser, ".legend", text="the less likely the policy was")
+    assert browser.find_elements(By.CSS_SELECTOR, ".legend select") == []
 
 
 def test_update_of_a_live_run_takes_no_selection_and_no_zoom(

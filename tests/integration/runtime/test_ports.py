@@ -20,8 +20,8 @@ from tidegate.runtime.ports import (
 
 pytestmark = pytest.mark.integration
 
-# Beside the range of platforms, so that tests that run meanwhile keep theirs.
-FIRST, LAST = 18_000, 18_000 + 3 * BLOCK_PORTS
+# Beside the ranges of platforms and of other tests, which run meanwhile.
+FIRST, LAST = 31_000, 31_000 + 3 * BLOCK_PORTS
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from aiohttp import web
 from tidegate.catalogue.services import statistics_of
 from tidegate.cli.report.style import STYLE_FILE
 from tidegate.cli.run_list import RunFolders, line_of
+from tidegate.cli.token_gaps import largest_gaps
 from tidegate.cli.ui.curves import Curves
 from tidegate.cli.ui.guard import COOKIE, HEADERS, host_is_expected, token_is_right
 from tidegate.cli.ui.run_page import STORE_FOLDER, WorkFlowAnswer, facts_of, moment_of
@@ -90,6 +91,7 @@ class UiServer:
         app.router.add_get(f"{run}/trajectories/{{id}}", self._one(trajectory_of))
         app.router.add_get(f"{run}/trajectories/{{id}}/tokens", self._one(tokens_of))
         app.router.add_get(f"{run}/versions", self._versions)
+        app.router.add_get(f"{run}/gaps", self._answers(largest_gaps))
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S
         )

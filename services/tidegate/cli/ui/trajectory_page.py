@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from tidegate.cli.accounting import ledger_path
+from tidegate.cli.token_gaps import gaps_of
 from tidegate.cli.trajectory_history import read_trajectory_history, sentence
 from tidegate.cli.ui.run_page import STORE_FOLDER
 from tidegate.core.conversations import CONVERSATIONS, conversations_of
@@ -55,7 +56,9 @@ def trajectory_of(folder: Path, trajectory_id: str) -> dict[str, Any]:
 def tokens_of(folder: Path, trajectory_id: str) -> dict[str, Any]:
     """The tokens of a completion: text, version's place among the spans, log-probability, whether the policy chose it.
 
-    A token that ``begins`` a further conversation of an agent's episode continues another prompt than the one before.
+    ``gap``: of the learner's log-probability from it, in nats, where the update that made ``gaps_version`` kept them;
+    None without. A token that ``begins`` a further conversation of an agent's episode continues another prompt than the
+    one before.
     ``tokens`` is empty where the payload is not kept any more or holds no tokens, and ``why`` says so.
 
     Raises:
@@ -79,6 +82,9 @@ def tokens_of(folder: Path, trajectory_id: str) -> dict[str, Any]:
     for place, span in enumerate(record.spans):
         versions[span.start : span.stop] = place
     texts = _texts(folder, tokens[:TOKENS_MAX])
+    found = gaps_of(folder, trajectory_id)
+    gaps = found.gaps if found is not None and len(found.gaps) <= len(tokens) else []
+    gaps += [None] * (len(tokens) - len(gaps))
     begins = (
         {part.tokens.start for part in conversations_of(tensors)[1:]}
         if CONVERSATIONS in tensors
@@ -90,12 +96,14 @@ def tokens_of(folder: Path, trajectory_id: str) -> dict[str, Any]:
                 "text": text,
                 "span": int(versions[index]),
                 "logprob": _finite(logprobs[index]),
+                "gap": gaps[index],
                 "chosen": bool(chosen[index]),
                 "begins": index in begins,
             }
             for index, text in enumerate(texts)
         ],
         "spans": [str(span.version) for span in record.spans],
+        "gaps_version": found.version if found is not None else "",
         "more": max(0, len(tokens) - TOKENS_MAX),
         "why": "",
     }

@@ -32,6 +32,7 @@ from tidegate.learner.optim.passes import in_passes
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.reference import ReferencePolicy
 from tidegate.learner.optim.scored_completions import ScoredCompletions, scored_completions
+from tidegate.learner.optim.token_gaps import LargestGaps, TokenGaps
 from tidegate.learner.ranks.port import ALONE, Packed, Ranks
 from tidegate.learner.ranks.share import share_of_groups
 from tidegate.models.causal_lm import CausalLm
@@ -55,13 +56,17 @@ class LanguageModelTrainer:
         pass_tokens: int = PASS_TOKENS,
         updates_per_version: int = 1,
         objective: Objective | None = None,
+        num_token_gaps: int = 0,
     ) -> None:
         """``model`` on ``device`` is trained in place; a warm-up may still replace its parameters (``begin_from``).
 
         ``ranks`` make each update together. ``pass_tokens``: tokens, padding included, whose activations are in
         memory at once. ``updates_per_version``: how many updates a published version has, so that a token's lag is
         counted in versions. ``objective``: a user's own, in the place of the one that the settings name.
+        ``num_token_gaps``: completions of an update whose ``token_gaps`` are kept.
         """
+        self._num_token_gaps = num_token_gaps
+        self._gaps = LargestGaps(num_token_gaps)
         self.model = model
         self._updates_per_version = updates_per_version
         self._objective = objective
@@ -124,6 +129,7 @@ class LanguageModelTrainer:
 
         A batch without signal (equal rewards in each group) changes nothing and still produces a version.
         """
+        self._gaps = LargestGaps(self._num_token_gaps)
         settings = self._settings.under(response)
         learning_rate = learning_rate_at(settings, update=number)
         self._optimizer.learning_rate = learning_rate
@@ -148,6 +154,7 @@ class LanguageModelTrainer:
             response=response,
             version_step=(number - 1) // self._updates_per_version,
             objective=self._objective if settings.is_own else None,
+            gaps=self._gaps,
         )
         metrics |= text_lengths(step.completions)
         # Later ones of a version measure what its first update changed, at every lag.
@@ -173,6 +180,10 @@ class LanguageModelTrainer:
             for place, index_B in enumerate(parts)
         ]
         return {**metrics, **mean_of(measured)}
+
+    def token_gaps(self) -> list[TokenGaps]:
+        """See ``token_gaps.TokenTrainer``."""
+        return self._gaps.found()
 
     def policy(self) -> dict[str, Array]:
         """A copy of the trained parameters."""
@@ -268,8 +279,10 @@ class _Step:
         response: Response,
         version_step: int,
         objective: Objective | None,
+        gaps: LargestGaps,
     ) -> None:
-        """``rows_B`` are whole groups; ``version_step``: of the policy that the step starts from."""
+        """``rows_B`` are whole groups; ``version_step``: of the policy that the step starts from; ``gaps`` collects."""
+        self._gaps = gaps
         self.batch = batch
         self.settings = settings
         self._objective = objective
@@ -302,24 +315,27 @@ class _Step:
     def loss_of(self, reference_BT: Tensor | None, outputs: Tensor, *, measures_lags: bool) -> Loss:
         """The loss of all rows; their outputs are also those of the policy at the start of the step."""
         inputs = self.inputs(outputs.detach(), reference_BT)
-        return self._loss(outputs, inputs, measures_lags=measures_lags)
+        return self._loss(outputs, inputs, self._rows_B, measures_lags=measures_lags)
 
     def loss_of_part(
         self, inputs: GrpoInputs, index_B: Tensor, outputs: Tensor, *, measures_lags: bool
     ) -> Loss:
         """The loss of the rows ``index_B``, whose ``outputs`` these are."""
         part = inputs.rows(index_B, num_tokens=outputs.shape[1])
-        return self._loss(outputs, part, measures_lags=measures_lags)
+        return self._loss(outputs, part, self._rows_B[index_B], measures_lags=measures_lags)
 
-    def _loss(self, outputs: Tensor, inputs: GrpoInputs, *, measures_lags: bool) -> Loss:
-        """``measures_lags``: these are outputs of the version that the update starts from."""
+    def _loss(self, outputs: Tensor, inputs: GrpoInputs, rows_B: Tensor, *, measures_lags: bool) -> Loss:
+        """``rows_B``: of the batch; ``measures_lags``: these are outputs of the version that the update starts from."""
         loss = grpo_loss(
             _logprobs(outputs), inputs, self.settings, values_BT=_values(outputs), objective=self._objective
         )
         metrics = loss.metrics | _entropy(outputs, inputs.mask_BT)
-        if measures_lags and inputs.version_gap_BT is not None:
+        if measures_lags:
             log_ratios_BT = _logprobs(outputs).detach() - inputs.behavior_logprobs_BT
-            metrics |= mismatch_by_lag(log_ratios_BT[inputs.mask_BT], inputs.version_gap_BT[inputs.mask_BT])
+            self._gaps.add(log_ratios_BT, inputs.mask_BT, rows_B)
+            if inputs.version_gap_BT is not None:
+                gaps_N = inputs.version_gap_BT[inputs.mask_BT]
+                metrics |= mismatch_by_lag(log_ratios_BT[inputs.mask_BT], gaps_N)
         return Loss(loss.total, metrics)
 
 

@@ -108,6 +108,7 @@ def language_model(setting: TrainerSetting) -> LanguageModelTrainer:
         pass_tokens=config.pass_tokens,
         updates_per_version=config.updates_per_version,
         objective=open_objective(config.language_model, folder=settings.files_dir),
+        num_token_gaps=config.token_gaps,
     )
 
 

@@ -19,6 +19,7 @@ from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.gradients import mean_of
 from tidegate.learner.optim.port import Trainer, TrainerState
 from tidegate.learner.optim.replay_port import ReplayUnits, priorities_of
+from tidegate.learner.optim.token_gaps import TokenGaps, shifted, token_gaps_of
 
 
 class PreparedPart(msgspec.Struct, frozen=True, eq=False):
@@ -36,6 +37,7 @@ class SeveralUpdates:
         self._trainer = trainer
         self._count = count
         self._priorities: NDArray[np.float32] | None = None
+        self._gaps: list[TokenGaps] = []
 
     def prepare(self, batch: Any, /) -> list[PreparedPart]:
         """Every part as tensors, before the first of them is trained: an invalid one leaves no half of a version.
@@ -57,6 +59,7 @@ class SeveralUpdates:
         """An update of each part; returns the mean of each metric, and how many there were as ``updates``."""
         measured: list[dict[str, float]] = []
         priorities: list[NDArray[np.float32] | None] = []
+        self._gaps = []
         for index, part in enumerate(batch):
             metrics = self._trainer.update(
                 part.work,
@@ -65,6 +68,7 @@ class SeveralUpdates:
             )
             measured.append(metrics)
             priorities.append(priorities_of(self._trainer))
+            self._gaps += shifted(token_gaps_of(self._trainer), by=part.samples.start)
         given = [each for each in priorities if each is not None]
         self._priorities = np.concatenate(given) if given and len(given) == len(priorities) else None
         return {**mean_of(measured), "updates": float(len(measured))}
@@ -72,6 +76,10 @@ class SeveralUpdates:
     def priorities(self) -> NDArray[np.float32] | None:
         """See ``replay_port.ReplayTrainer``."""
         return self._priorities
+
+    def token_gaps(self) -> list[TokenGaps]:
+        """See ``token_gaps.TokenTrainer``; of the first update, as the later ones start from no version."""
+        return self._gaps
 
     def policy(self) -> dict[str, Array]:
         """See ``optim.port.Trainer``."""

@@ -1,7 +1,8 @@
 """How far the learner's log-probability of a completion's tokens is from the one that they were sampled with.
 
-The mean of it is ``mismatch_kl``; by token it shows where: a tokenizer that joins pieces otherwise, a position that is off
-by one, an end token, an engine whose arithmetic differs. Kept of the completions that are furthest off.
+The mean of it is ``mismatch_kl``; by token it shows where: a tokenizer that joins pieces otherwise, a position that is
+off by one, an end token, an engine whose arithmetic differs. Measured where the learner still has the version that its
+update starts from, in the first gradient step, and kept of the completions that are furthest off.
 
 Shapes: B completions, T their tokens.
 """
@@ -20,8 +21,8 @@ from tidegate.learner.optim.port import Trainer
 class TokenGaps(msgspec.Struct, frozen=True, eq=False):
     """Of one trajectory, at position ``sample`` of the batch.
 
-    ``gaps_T``: log π(token) of the learner, when it computed the token's gradient, less that of the policy that chose
-    it, in nats, float16; NaN where the policy chose no token.
+    ``gaps_T``: log π(token) of the version that the update starts from, less that of the one that chose it, in nats,
+    float16; NaN where the policy chose no token.
     """
 
     sample: int
@@ -57,11 +58,11 @@ class LargestGaps:
         top = largest_B.topk(min(self._count, len(largest_B)))
         rows_K = top.indices
         gaps_KT = torch.where(mask_BT, log_ratios_BT, torch.nan)[rows_K].to(torch.float16).cpu().numpy()
-        lengths_K: list[int] = (_last_of(mask_BT[rows_K]) + 1).tolist()
-        for largest, sample, gaps_T, length in zip(
-            top.values.tolist(), samples_B[rows_K].tolist(), gaps_KT, lengths_K, strict=True
-        ):
-            self._found.append((largest, TokenGaps(sample, gaps_T[:length])))
+        ends_K = (_last_of(mask_BT[rows_K]) + 1).cpu().numpy()
+        largest_K, samples_K = top.values.cpu().numpy(), samples_B[rows_K].cpu().numpy()
+        for row, gaps_T in enumerate(gaps_KT):
+            gaps = TokenGaps(int(samples_K[row]), gaps_T[: ends_K[row]])
+            self._found.append((float(largest_K[row]), gaps))
         self._found.sort(key=lambda each: -each[0])
         del self._found[self._count :]
 

@@ -21,6 +21,7 @@ from tidegate.core.records import Array
 from tidegate.core.response import FRESH, Response
 from tidegate.learner.optim.port import TrainerState
 from tidegate.learner.optim.replay_port import priorities_of
+from tidegate.learner.optim.token_gaps import TokenGaps, token_gaps_of
 from tidegate.learner.ranks.agreement import CHECK_EVERY_UPDATES, check_same_state
 from tidegate.learner.ranks.group import RankGroup, RankLostError
 from tidegate.learner.ranks.messages import POLICY, STATE, Restore, StopRanks, Update, Wait, send
@@ -92,6 +93,10 @@ class LeadingTrainer:
         self._stats.add(statistics.REDUCE_S, reduce_s)
         self._stats.add(statistics.COMPUTE_S, compute_s)
         return {**metrics, "send_s": send_s, "reduce_s": reduce_s, "compute_s": compute_s}
+
+    def token_gaps(self) -> list[TokenGaps]:
+        """See ``optim.token_gaps.TokenTrainer``: rank 0 computes the loss of all rows."""
+        return token_gaps_of(self._trainer)
 
     def priorities(self) -> NDArray[np.float32] | None:
         """See ``optim.replay_port.ReplayTrainer``; None of a trainer without replay."""

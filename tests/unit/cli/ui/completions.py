@@ -6,12 +6,14 @@ import numpy as np
 
 from tests.unit.cli.run_folder import LINEAGE, START_S
 from tidegate.cli.accounting import journal_path, ledger_path
+from tidegate.cli.token_gaps import FILE
 from tidegate.core.curriculum import CurriculumState
 from tidegate.core.ids import GroupId, PolicyVersion, RunId, TaskId, TrajectoryId, task_id, trajectory_at
 from tidegate.core.records import Sampler, StageTiming, Task, Trajectory, VersionSpan
 from tidegate.core.staleness import Lineage
 from tidegate.launch.run_file import read_run_file
 from tidegate.launch.run_folder import new_record, write_record
+from tidegate.learner.token_gaps_log import TokenGapsLog
 from tidegate.task_queue.journal import open_journal
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import ArrivedMessage
@@ -24,6 +26,8 @@ FIRST, SECOND = trajectory_at(1, 0), trajectory_at(1, 1)
 # Of CharTokenizer: "2", "3", "4", and the end of a turn.
 TOKENS = (5, 6, 7, 2)
 LOGPROBS = (-0.1, -2.0, -0.5, -0.01)
+# Of the learner, of the first completion; it kept none of the second.
+GAPS = (0.0, -0.5, 0.25, 0.0)
 
 
 def write_completions(
@@ -51,6 +55,10 @@ def write_completions(
     message = ArrivedMessage(data=encode_frame(group), headers=headers, received_at_s=START_S + 1)
     store.ingest([message], now_s=START_S + 1)
     store.close()
+    gaps_log = TokenGapsLog(folder / FILE)
+    (folder / FILE).parent.mkdir(exist_ok=True)
+    gaps_log.append(PolicyVersion(LINEAGE, 2), [(FIRST, np.array(GAPS, np.float16))])
+    gaps_log.close()
 
 
 def _completion(

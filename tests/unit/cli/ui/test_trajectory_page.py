@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.run_folder import id_of, write_accounting
-from tests.unit.cli.ui.completions import FIRST, LOGPROBS, SECOND, write_completions
+from tests.unit.cli.ui.completions import FIRST, GAPS, LOGPROBS, SECOND, write_completions
 from tidegate.cli.ui.trajectory_page import tokens_of, trajectory_of
 from tidegate.core.errors import NotFoundError
 
@@ -24,6 +24,15 @@ def test_each_token_has_its_text_its_version_and_its_log_probability(tmp_path: P
     assert [found["spans"][token["span"]] for token in found["tokens"]] == ["0-aaaa@0"] * 2 + ["0-aaaa@1"] * 2
     assert [token["logprob"] for token in found["tokens"]] == pytest.approx(LOGPROBS)
     assert all(token["chosen"] for token in found["tokens"])
+    assert [token["gap"] for token in found["tokens"]] == list(GAPS)
+    assert found["gaps_version"] == "0-aaaa@2"
+
+
+def test_completion_of_which_the_learner_kept_no_gaps_has_none(tmp_path: Path) -> None:
+    write_completions(tmp_path)
+    found = tokens_of(tmp_path, SECOND)
+    assert [token["gap"] for token in found["tokens"]] == [None] * 4
+    assert found["gaps_version"] == ""
 
 
 def test_payload_that_was_deleted_is_told(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 // The page of one run: the moment, its curves, the flow of work, and its objectives.
 
-import { ask, of, repeat } from "./asking.js";
+import { ask, link, of, repeat } from "./asking.js";
 import { chartsAreReady, drawAreas, drawFlow, drawLines, figure, timeUnit } from "./charts.js";
 import { axisChoice, axisOf, inOrder, titleOf } from "./curves.js";
 import { el, fill, number, refill, section, table, time } from "./elements.js";
@@ -97,7 +97,8 @@ export async function overview(show, run) {
   const plots = el("div", { class: "plots" });
   const flow = el("div", { class: "plots" });
   const goals = el("div");
-  show(...headline(facts), ending(facts), lost, live, el("p", {}, over), plots, flow, goals, processes(facts), runFile(facts));
+  const gaps = el("div");
+  show(...headline(facts), ending(facts), lost, live, el("p", {}, over), plots, flow, goals, gaps, processes(facts), runFile(facts));
   const charts = new Map();
 
   function chartFor(name, title, caption) {
@@ -142,6 +143,7 @@ export async function overview(show, run) {
   draw();
   const river = flowOfWork(flow, run);
   river().catch((error) => fill(flow, el("p", { class: "lead" }, error.message)));
+  ask(of(run, "/gaps")).then((found) => fill(gaps, largestGaps(run, found))).catch((error) => fill(gaps, el("p", { class: "lead" }, error.message)));
   if (facts.line.state !== "running") return () => {};
 
   const endsCurves = repeat(async () => {
@@ -221,6 +223,18 @@ function evaluations(facts, curve, valuesOf) {
     return places.at(index); // of a version that the curve does not have yet: its end
   };
   return { name: name.replaceAll("_", " "), x: found.map(place), y: found.map((each) => each[name]), points: true };
+}
+
+/** The completions on whose tokens learner and actors agree least; nothing of a run without completions. */
+function largestGaps(run, found) {
+  if (!found.length) return null;
+  const rows = found.map((each) => {
+    const address = link(run, `/trajectory/${encodeURIComponent(each.trajectory_id)}`);
+    return { cells: [el("a", { href: address }, each.trajectory_id), each.version, number(each.largest)] };
+  });
+  const heads = ["trajectory", "version that its update made", "#largest gap of a token, nats"];
+  const why = "Log-probability of the learner less that of the actor, of the newest updates: lag moves single tokens; one at the same place of many completions is an engine or a tokenizer that differs.";
+  return el("section", { class: "wide" }, el("details", {}, el("summary", {}, "Where learner and actors disagree most"), el("p", { class: "lead" }, why), table(heads, rows)));
 }
 
 function processes(facts) {

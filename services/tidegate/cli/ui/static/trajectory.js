@@ -3,7 +3,7 @@
 import { ask, link, of } from "./asking.js";
 import { el, fill, number, opensRow, pill, seconds, section, table } from "./elements.js";
 
-// Percent of the colour of the least likely token: with more, light text on it is hard to read in the dark form.
+// Percent of the colour of the strongest token: with more, light text on it is hard to read in the dark form.
 const SHADE_MAX = 45;
 
 export async function trajectory(show, run, id) {
@@ -60,19 +60,38 @@ async function drawTokens(run, id, words, legend) {
     legend.textContent = found.why;
     return;
   }
-  fill(
-    legend,
-    ...found.spans.map((version, index) => el("span", { class: `v${index % 8}` }, version)),
-    "The stronger the colour of a token, the less likely the policy was to choose it; replies of the environment are in italics.",
-  );
+  const gaps = found.tokens.map((token) => Math.abs(token.gap ?? 0));
+  const largest = gaps.reduce((most, gap) => Math.max(most, gap), 0);
+  const legends = {
+    likelihood: "The stronger the colour of a token, the less likely the policy was to choose it;",
+    gap: `The stronger the colour of a token, the further the learner's log-probability was from the actor's when it made ${found.gaps_version}, at most ${number(largest)} nats;`,
+  };
+  const strengths = {
+    likelihood: (token) => (token.logprob === null ? 0 : Math.min(1, -token.logprob / 5)),
+    gap: (token) => (token.gap === null ? 0 : Math.abs(token.gap) / (largest || 1)),
+  };
+  const colours = el("select", { "aria-label": "What the colour of a token shows", on: { change: () => draw(colours.value) } });
+  fill(colours, el("option", { value: "likelihood" }, "likelihood"), el("option", { value: "gap" }, "gap to the learner"));
+  const meaning = el("span");
+  const shades = found.gaps_version ? ["colours: ", colours, " "] : [];
+  fill(legend, ...found.spans.map((version, index) => el("span", { class: `v${index % 8}` }, version)), ...shades, meaning);
+  const draw = (choice) => {
+    fill(meaning, `${legends[choice]} replies of the environment are in italics.`);
+    drawWords(words, found, strengths[choice]);
+  };
+  draw("likelihood");
+}
+
+/** The tokens in `words`, each with a colour as strong as `strength` of it says, from 0 to 1. */
+function drawWords(words, found, strength) {
   fill(
     words,
     ...found.tokens.flatMap((token) => {
-      const title = token.chosen ? `${found.spans[token.span]}, log-probability ${number(token.logprob)}` : "reply";
+      const gap = token.gap === null ? "" : `, the learner's ${token.gap < 0 ? "" : "+"}${number(token.gap)}`;
+      const title = token.chosen ? `${found.spans[token.span]}, log-probability ${number(token.logprob)}${gap}` : "reply";
       const element = el("span", { class: token.chosen ? `v${token.span % 8}` : "reply", title }, token.text);
-      if (token.chosen && token.logprob !== null) {
-        const surprise = Math.min(1, -token.logprob / 5);
-        element.style.backgroundColor = `color-mix(in srgb, var(--series-2) ${Math.round(SHADE_MAX * surprise)}%, transparent)`;
+      if (token.chosen) {
+        element.style.backgroundColor = `color-mix(in srgb, var(--series-2) ${Math.round(SHADE_MAX * strength(token))}%, transparent)`;
       }
       return token.begins ? [el("p", { class: "hint" }, "Another conversation of the same episode:"), element] : [element];
     }),
