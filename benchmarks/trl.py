@@ -7,15 +7,18 @@ one thread each. Rates count from the end of the first update, so that no start 
 import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import msgspec
 
 from benchmarks.completion_counts import CompletionCounts, UpdateCompletions, count_completions
 from benchmarks.program import Program
-from benchmarks.results import BenchResult, Goal, Sample, row
+from benchmarks.results import BenchResult, Goal, Row, Sample, row
 from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.training_run import STEPS_FILE, THREADS, up_command
+from benchmarks.trl_search import TrlChoice, fastest, search
 from tidegate.core.errors import UnavailableError
 from tidegate.launch.log_tail import final_message
 from tidegate.launch.run_file import read_run_file
@@ -24,7 +27,6 @@ from tidegate.models.model_folder import pretrained_folder
 RUN_FILE = Path("runs") / "smollm2.yaml"
 PYTHON_VARIABLE = "TIDEGATE_TRL_PYTHON"
 PYTHON = Path(".build") / "trl" / "bin" / "python"
-UPDATES = 12
 QUICK_UPDATES = 3
 RUN_TIMEOUT_S = 3600.0
 # The peer imports the task from the one and the counting from the other.
@@ -33,6 +35,28 @@ SOURCES = (Path(__file__).parents[1] / "services", Path(__file__).parents[1])
 LEAVES_EQUAL_OUT = False
 # The result is the mean over so many last updates.
 REACHED_SHARE = 1 / 3
+
+
+class Case(msgspec.Struct, frozen=True):
+    """What both sides are measured on, as overrides of the run file."""
+
+    name: str
+    updates: int
+    overrides: tuple[str, ...] = ()
+
+
+CASES = (
+    Case("answers of 12 tokens", updates=12),
+    Case(
+        "answers of 128 tokens to short prompts",
+        updates=4,
+        overrides=(
+            "workload.env=benchmarks/long_answers.py:LongAnswers",
+            "workload.sampler.max_new_tokens=128",
+            "policy.context_length=192",
+        ),
+    ),
+)
 
 
 class Update(msgspec.Struct, frozen=True):
@@ -73,8 +97,15 @@ class Side(msgspec.Struct, frozen=True):
         )
 
 
+class CaseResult(msgspec.Struct, frozen=True):
+    """The platform and TRL, by seed."""
+
+    case: Case
+    pairs: list[tuple[Side, Side]]
+
+
 def run(setting: BenchSetting) -> BenchResult:
-    """One seed after the other, both sides of each.
+    """The fastest settings of TRL are searched first; then one seed after the other, both sides of each.
 
     Raises:
         UnavailableError: there is no TRL, or a side ended early.
@@ -86,69 +117,102 @@ def run(setting: BenchSetting) -> BenchResult:
             why="TRL lives in an environment of its own",
             fix=f"run `make trl`, or name its interpreter in {PYTHON_VARIABLE}",
         )
-    updates = QUICK_UPDATES if setting.quick else UPDATES
-    seeds = range(1 if setting.quick else setting.seeds)
-    pairs: list[tuple[Side, Side]] = []
-    for seed in seeds:
-        ours = _platform(setting, seed=seed, updates=updates)
-        theirs = _peer(setting, python, seed=seed, updates=updates)
-        pairs.append((ours, theirs))
-        print_progress(
-            f"seed {seed}: {ours.seconds:.0f} s beside {theirs.seconds:.0f} s for {updates - 1} updates"
-        )
-    batch_size = read_run_file(RUN_FILE, []).file.batch_size
-
-    def both(figure: Callable[[Side], float]) -> tuple[list[float], list[float]]:
-        return [figure(ours) for ours, _ in pairs], [figure(theirs) for _, theirs in pairs]
-
+    searched = search(partial(_seconds_of_update, setting, python))
+    tried = list(islice(searched, 1) if setting.quick else searched)
+    choice = fastest(tried).choice
+    print_progress(f"trl: the fastest of {len(tried)} settings of TRL: {choice}")
+    results = [_measure_case(setting, python, case, choice) for case in CASES]
     return BenchResult(
         name="trl",
-        rows=[
-            row(
-                "completions trained",
-                "a second",
-                *both(lambda side: side.counts().trained / side.seconds),
-                goal=Goal(1.0, "at_least", "ratio"),
-            ),
-            row(
-                "completions generated for these updates",
-                "a second",
-                *both(lambda side: side.counts().generated / side.seconds),
-            ),
-            row(
-                "of them in groups of unequal rewards",
-                "a second",
-                *both(lambda side: side.counts().taught / side.seconds),
-            ),
-            row(
-                "CPU-seconds of 1,000 completions",
-                "CPU-s",
-                *both(lambda side: 1000.0 * side.cpu_s / (updates * batch_size)),
-            ),
-            row("mean reward of the last third", "", *both(lambda side: side.reached)),
-        ],
-        samples=[
-            _sample(name, side, seed)
-            for seed, pair in zip(seeds, pairs, strict=True)
-            for name, side in (("tidegate", pair[0]), ("peer", pair[1]))
-        ],
+        rows=[each for found in results for each in _rows(found)],
+        samples=[sample for found in results for sample in _samples(found)],
         notes=[
-            f"{updates} updates of {batch_size} completions of {RUN_FILE}; evaluations are off",
+            f"{RUN_FILE}; evaluations are off",
+            *(f"{each.name}: {each.updates} updates" for each in CASES),
             "Groups of equal rewards are in the gradient steps of both sides (drop_zero_signal: false)",
             "CPU-seconds and wall s are of whole runs, with start and end",
+            *(
+                f"TRL with {each.choice}: "
+                + (f"{each.seconds:.0f} s an update" if each.seconds is not None else each.problem[:200])
+                for each in tried
+            ),
         ],
-        table=_table(pairs),
+        table="\n".join(f"{found.case.name}\n\n{_table(found.pairs)}" for found in results),
     )
 
 
-def _platform(setting: BenchSetting, *, seed: int, updates: int) -> Side:
-    folder = setting.folder / f"trl-tidegate-{seed}"
+def _seconds_of_update(setting: BenchSetting, python: Path, choice: TrlChoice) -> float:
+    """Of the second of two, on the first case.
+
+    Raises:
+        UnavailableError: TRL ended before it.
+    """
+    done = _peer(setting, python, CASES[0], choice, seed=0, updates=2)
+    print_progress(f"trl, {choice}: {done.seconds:.0f} s an update")
+    return done.seconds
+
+
+def _measure_case(setting: BenchSetting, python: Path, case: Case, choice: TrlChoice) -> CaseResult:
+    updates = QUICK_UPDATES if setting.quick else case.updates
+    pairs: list[tuple[Side, Side]] = []
+    for seed in range(1 if setting.quick else setting.seeds):
+        ours = _platform(setting, case, seed=seed, updates=updates)
+        print_progress(f"{case.name}, seed {seed}: {ours.seconds:.0f} s for {updates - 1} updates")
+        theirs = _peer(setting, python, case, choice, seed=seed, updates=updates)
+        pairs.append((ours, theirs))
+        print_progress(f"{case.name}, seed {seed}, TRL: {theirs.seconds:.0f} s")
+    return CaseResult(case, pairs)
+
+
+def _rows(found: CaseResult) -> list[Row]:
+    def both(figure: Callable[[Side], float]) -> tuple[list[float], list[float]]:
+        return [figure(ours) for ours, _ in found.pairs], [figure(theirs) for _, theirs in found.pairs]
+
+    name = found.case.name
+    return [
+        row(
+            f"{name}: completions trained",
+            "a second",
+            *both(lambda side: side.counts().trained / side.seconds),
+            goal=Goal(1.0, "at_least", "ratio"),
+        ),
+        row(
+            f"{name}: completions generated for these updates",
+            "a second",
+            *both(lambda side: side.counts().generated / side.seconds),
+        ),
+        row(
+            f"{name}: of them in groups of unequal rewards",
+            "a second",
+            *both(lambda side: side.counts().taught / side.seconds),
+        ),
+        row(
+            f"{name}: CPU-seconds of 1,000 completions",
+            "CPU-s",
+            *both(lambda side: 1000.0 * side.cpu_s / sum(each.samples for each in side.updates)),
+        ),
+        row(f"{name}: mean reward of the last third", "", *both(lambda side: side.reached)),
+    ]
+
+
+def _samples(found: CaseResult) -> list[Sample]:
+    return [
+        _sample(f"{name}, {found.case.name}", name, side, seed)
+        for seed, pair in enumerate(found.pairs)
+        for name, side in (("tidegate", pair[0]), ("peer", pair[1]))
+    ]
+
+
+def _platform(setting: BenchSetting, case: Case, *, seed: int, updates: int) -> Side:
+    # A folder of its own: one with another workload is not resumed.
+    folder = setting.folder / f"trl-tidegate-{CASES.index(case)}-{seed}"
     command = up_command(
         RUN_FILE,
         folder=folder,
         until=f"version_step>={updates}",
         limit_s=RUN_TIMEOUT_S,
         overrides=[
+            *case.overrides,
             f"seed={seed}",
             "task_queue.evaluation_every_versions=0",
             f"learner.language_model.drop_zero_signal={str(LEAVES_EQUAL_OUT).lower()}",
@@ -157,10 +221,13 @@ def _platform(setting: BenchSetting, *, seed: int, updates: int) -> Side:
     return _measured(command, folder, steps=folder / STEPS_FILE, environment=THREADS, updates=updates)
 
 
-def _peer(setting: BenchSetting, python: Path, *, seed: int, updates: int) -> Side:
-    output = setting.folder / f"trl-peer-{seed}" / "steps.jsonl"
+def _peer(
+    setting: BenchSetting, python: Path, case: Case, choice: TrlChoice, *, seed: int, updates: int
+) -> Side:
+    output = setting.folder / f"trl-peer-{CASES.index(case)}-{seed}" / "steps.jsonl"
     output.parent.mkdir(parents=True, exist_ok=True)
-    plan = read_run_file(RUN_FILE, [])
+    output.unlink(missing_ok=True)
+    plan = read_run_file(RUN_FILE, list(case.overrides))
     file, learner = plan.file, plan.services["learner"].language_model
     asked = {
         "folder": str(pretrained_folder(file.policy.path)),
@@ -180,6 +247,7 @@ def _peer(setting: BenchSetting, python: Path, *, seed: int, updates: int) -> Si
         "max_grad_norm": learner.max_grad_norm,
         "threads": os.cpu_count() or 1,
         "output": str(output),
+        "choice": choice,
     }
     peer = Path(__file__).parent / "peers" / "trl_grpo.py"
     command = [str(python), str(peer), msgspec.json.encode(asked).decode()]
@@ -209,11 +277,11 @@ def _measured(
     )
 
 
-def _sample(name: str, side: Side, seed: int) -> Sample:
+def _sample(label: str, name: str, side: Side, seed: int) -> Sample:
     counts = side.counts()
     return Sample(
         side="tidegate" if name == "tidegate" else "peer",
-        label=f"{name} seed {seed}",
+        label=label,
         repetition=seed,
         work=int(counts.trained),
         unit="completions",

@@ -15,12 +15,16 @@ import torch
 from transformers import TrainerCallback
 
 from benchmarks.completion_counts import equal_share
-from tidegate.environment.tasks.port import Problem
+from benchmarks.trl_search import TrlChoice
+from tidegate.environment.tasks.port import Problem, TextTask
 from tidegate.environment.tasks.registry import get_task
 
 
 class PeerSetting(msgspec.Struct, frozen=True):
-    """What both sides share. ``folder``: the model's; ``threads``: of one torch operation."""
+    """What both sides share. ``folder``: the model's; ``threads``: of one torch operation.
+
+    ``choice``: see ``trl_search.TrlChoice``.
+    """
 
     folder: str
     task: str
@@ -39,6 +43,7 @@ class PeerSetting(msgspec.Struct, frozen=True):
     max_grad_norm: float
     threads: int
     output: str
+    choice: TrlChoice
 
 
 class PeerStep(msgspec.Struct, frozen=True):
@@ -61,7 +66,7 @@ class Recorder:
 
     def __init__(self, setting: PeerSetting) -> None:
         """Nothing was generated yet."""
-        self._task = get_task(setting.task)
+        self._task = task_of(setting)
         self._group_size = setting.num_samples
         self._file = Path(setting.output).open("ab")  # noqa: SIM115 (closed with the process that it is for)
         self.rewards: list[float] = []
@@ -100,6 +105,14 @@ class Recorder:
         self._file.flush()
 
 
+def task_of(setting: PeerSetting) -> TextTask:
+    """The platform's task of this name, or a class of one's own as ``file.py:Class``."""
+    if ":" not in setting.task:
+        return get_task(setting.task)
+    path, name = setting.task.split(":")
+    return getattr(importlib.import_module(path.removesuffix(".py").replace("/", ".")), name)()
+
+
 def _untyped(name: str) -> Any:
     return importlib.import_module(name)
 
@@ -107,6 +120,8 @@ def _untyped(name: str) -> Any:
 def main() -> None:
     """Train, and print one line per update."""
     setting = msgspec.json.decode(sys.argv[1], type=PeerSetting)
+    choice = setting.choice
+    batch_size = setting.num_prompts * setting.num_samples
     torch.set_num_threads(setting.threads)
     recorder = Recorder(setting)
     recorder.write(0)
@@ -121,11 +136,11 @@ def main() -> None:
         _untyped(name) for name in ("trl", "datasets", "peft", "transformers")
     )
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        setting.folder, dtype=torch.bfloat16, attn_implementation="eager"
+        setting.folder, dtype=getattr(torch, choice.dtype), attn_implementation=choice.attention
     )
     rows = [
         {"prompt": msgspec.json.decode(each.prompt), "prompt_id": each.prompt_id, "answer": each.answer}
-        for each in get_task(setting.task).problems("train", seed=setting.seed)
+        for each in task_of(setting).problems("train", seed=setting.seed)
     ]
     config = trl.GRPOConfig(
         output_dir=str(Path(setting.output).parent / "trl"),
@@ -133,7 +148,10 @@ def main() -> None:
         bf16=False,
         seed=setting.seed,
         max_steps=setting.steps,
-        per_device_train_batch_size=setting.num_prompts * setting.num_samples,
+        per_device_train_batch_size=choice.micro_batch,
+        gradient_accumulation_steps=batch_size // choice.micro_batch,
+        torch_compile=choice.compiled,
+        use_transformers_continuous_batching=choice.paged,
         num_generations=setting.num_samples,
         max_completion_length=setting.max_new_tokens,
         temperature=setting.temperature,

@@ -4,7 +4,10 @@ import msgspec
 import pytest
 
 from benchmarks.completion_counts import UpdateCompletions, count_completions, equal_share
-from benchmarks.trl import RUN_FILE, SOURCES, Side, Update
+from benchmarks.long_answers import LongAnswers
+from benchmarks.trl import CASES, RUN_FILE, SOURCES, Side, Update
+from benchmarks.trl_search import STAGES, TrlChoice, fastest, search
+from tidegate.core.errors import UnavailableError
 from tidegate.launch.run_file import read_run_file
 from tidegate.learner.steps_log import StepLine
 
@@ -53,3 +56,37 @@ def test_peer_finds_the_task_and_the_counting() -> None:
 def test_the_platform_computes_groups_of_equal_rewards_as_trl_does() -> None:
     plan = read_run_file(RUN_FILE, ["learner.language_model.drop_zero_signal=false"])
     assert not plan.services["learner"].language_model.drop_zero_signal
+
+
+def test_search_keeps_each_setting_that_makes_an_update_shorter() -> None:
+    def seconds_of(choice: TrlChoice) -> float:
+        if choice.paged:
+            raise UnavailableError("continuous batching needs a GPU")
+        slow = (
+            10.0 * (choice.attention == "eager") + 20.0 * (choice.dtype == "float32") + 5.0 * choice.compiled
+        )
+        return 50.0 - (choice.micro_batch == 8) + slow
+
+    tried = list(search(seconds_of))
+    assert len(tried) == 1 + sum(len(values) for _, values in STAGES)
+    assert fastest(tried).choice == TrlChoice(micro_batch=8, attention="sdpa")
+    assert str(fastest(tried).choice) == "micro-batch 8, bfloat16, sdpa"
+    assert [(each.seconds, each.problem) for each in tried if each.choice.paged] == [
+        (None, "continuous batching needs a GPU")
+    ]
+
+
+def test_cases_are_run_files_that_can_be_read() -> None:
+    contexts = [read_run_file(RUN_FILE, list(case.overrides)).file.policy.context_length for case in CASES]
+    assert contexts == [160, 192]
+
+
+def test_long_answers_are_rewarded_for_different_words() -> None:
+    task = LongAnswers()
+    problem = task.problems("train", seed=0)[0]
+    scores = [
+        task.score(problem, text).reward for text in ("", "a a A a", "a b c", " ".join(map(str, range(200))))
+    ]
+    assert scores == [0.0, 1 / 90, 3 / 90, 1.0]
+    ids = [each.prompt_id for split in ("train", "heldout") for each in task.problems(split, seed=0)]
+    assert len(set(ids)) == len(ids) == 144
