@@ -72,7 +72,7 @@ def test_search_keeps_each_setting_that_makes_an_update_shorter() -> None:
     assert fastest(tried).choice == TrlChoice(micro_batch=8, attention="sdpa")
     assert str(fastest(tried).choice) == "micro-batch 8, bfloat16, sdpa"
     assert [(each.seconds, each.problem) for each in tried if each.choice.paged] == [
-        (None, "continuous batching needs a GPU")
+        (None, "continuous batching needs a GPU.")
     ]
 
 
