@@ -44,8 +44,8 @@ def run(setting: BenchSetting) -> BenchResult:
                 done = _measure(setting, side, repetition, case)
                 runs[case][side].append(done)
                 samples += samples_of(done, side=side, repetition=repetition, label=case)
-                rate = done.steady.steps / done.steady.cpu_s
-                print_progress(f"cartpole {case} {side} {repetition + 1}: {rate:,.0f} steps a CPU-second")
+                rate = f"{done.steady.steps_per_cpu_s:,.0f} steps a CPU-second"
+                print_progress(f"cartpole {case} {side} {repetition + 1}: {rate}")
     return BenchResult(
         name="cartpole",
         rows=[each for case, sides in runs.items() for each in _rows(case, sides["tidegate"], sides["peer"])],
@@ -69,27 +69,27 @@ def _rows(case: str, ours: list[TrainingRun], peer: list[TrainingRun]) -> list[R
         row(
             f"steps a CPU-second, steady{suffix}",
             "steps/CPU-s",
-            [each.steady.steps / each.steady.cpu_s for each in ours],
-            [each.steady.steps / each.steady.cpu_s for each in peer],
+            [each.steady.steps_per_cpu_s for each in ours],
+            [each.steady.steps_per_cpu_s for each in peer],
             goal=Goal(RATIO_MIN, "at_least", "ratio"),
         ),
         row(
             f"steps a CPU-second, steady{suffix}",
             "steps/CPU-s",
-            [each.steady.steps / each.steady.cpu_s for each in ours],
+            [each.steady.steps_per_cpu_s for each in ours],
             goal=Goal(STEPS_PER_CPU_S_MIN, "at_least", "figure"),
         ),
         row(
             f"steps a CPU-second, with start-up{suffix}",
             "steps/CPU-s",
-            [each.whole.steps / each.whole.cpu_s for each in ours],
-            [each.whole.steps / each.whole.cpu_s for each in peer],
+            [each.whole.steps_per_cpu_s for each in ours],
+            [each.whole.steps_per_cpu_s for each in peer],
         ),
         row(
             f"steps a second, steady{suffix}",
             "steps/s",
-            [each.steady.steps / each.steady.wall_s for each in ours],
-            [each.steady.steps / each.steady.wall_s for each in peer],
+            [each.steady.steps_per_s for each in ours],
+            [each.steady.steps_per_s for each in peer],
         ),
         row(
             f"steps to a mean return of {TARGET_RETURN:g}{suffix}",

@@ -124,15 +124,15 @@ def _rows(case: Case, faulty: list[Found], healthy: list[Found]) -> list[Row]:
         row(
             f"{case.name}: steps a second",
             "steps/s",
-            [each.window.steps / each.window.wall_s for each in faulty],
-            [each.window.steps / each.window.wall_s for each in healthy],
+            [each.window.steps_per_s for each in faulty],
+            [each.window.steps_per_s for each in healthy],
             goal=Goal(case.ratio_min, "at_least", "ratio"),
         ),
         row(
             f"{case.name}: steps a CPU-second",
             "steps/CPU-s",
-            [each.window.steps / each.window.cpu_s for each in faulty],
-            [each.window.steps / each.window.cpu_s for each in healthy],
+            [each.window.steps_per_cpu_s for each in faulty],
+            [each.window.steps_per_cpu_s for each in healthy],
         ),
         row(f"{case.name}: audit balanced", "of 1", [float(each.balanced) for each in faulty], goal=always),
         row(

@@ -48,7 +48,7 @@ def measure(setting: BenchSetting, name: str, *, overrides: Sequence[str], repet
 
 def rate(window: Window) -> float:
     """Environment steps a CPU-second of all of the platform's processes."""
-    return window.steps / window.cpu_s
+    return window.steps_per_cpu_s
 
 
 def both_row(

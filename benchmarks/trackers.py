@@ -32,9 +32,7 @@ def run(setting: BenchSetting) -> BenchResult:
         title = f"{name}, on and off"
         rows.append(both_row(windows, title, "steps/CPU-s", rate))
         rows.append(
-            both_row(
-                windows, title, "steps/s", lambda window: window.steps / window.wall_s, ratio_min=RATIO_MIN
-            )
+            both_row(windows, title, "steps/s", lambda window: window.steps_per_s, ratio_min=RATIO_MIN)
         )
         found += samples(windows, what=name)
     return BenchResult(

@@ -37,6 +37,16 @@ class Window(msgspec.Struct, frozen=True):
     others_cores: float
     cpu_s_by_process: dict[str, float]
 
+    @property
+    def steps_per_cpu_s(self) -> float:
+        """Of all processes."""
+        return self.steps / self.cpu_s
+
+    @property
+    def steps_per_s(self) -> float:
+        """Of wall time."""
+        return self.steps / self.wall_s
+
 
 class TrainingRun(msgspec.Struct, frozen=True):
     """``steady`` begins well after the first gradient; ``whole`` from the first process to the end of ``steady``."""

@@ -265,9 +265,12 @@ def _measured(
         whole = program.end()
     lines = steps.read_bytes() if steps.exists() else b""
     found = [each for each in msgspec.json.Decoder(Update).decode_lines(lines) if 1 <= each.step <= updates]
-    if len(found) < updates:
+    # Also where lines of an earlier run are there: one that was refused made none of them.
+    if program.exit_code != 0 or len(found) < updates:
         raise UnavailableError(
-            f"{log.stem} made {len(found)} of {updates} updates", why=final_message(log), fix=f"see {log}"
+            f"{log.stem} exited with {program.exit_code} after {len(found)} of {updates} updates",
+            why=final_message(log),
+            fix=f"see {log}",
         )
     return Side(
         updates=found,

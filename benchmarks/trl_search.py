@@ -44,12 +44,12 @@ class Tried(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def search(measure: Callable[[TrlChoice], float], *, first: TrlChoice | None = None) -> Iterator[Tried]:
+def search(measure: Callable[[TrlChoice], float]) -> Iterator[Tried]:
     """Every choice as it is tried; ``measure`` gives the seconds of an update.
 
     ``measure`` may raise ``UnavailableError``: then the choice counts as slower than all others.
     """
-    best = _tried(measure, first or TrlChoice())
+    best = _tried(measure, TrlChoice())
     yield best
     for name, values in STAGES:
         for choice in [msgspec.structs.replace(best.choice, **{name: value}) for value in values]:

@@ -33,6 +33,7 @@ from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import EngineSetting, open_engine
 from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId, TrajectoryId
 from tidegate.core.records import Array, PolicySnapshot, Task, Trajectory, VersionSpan
+from tidegate.core.spaces import EnvironmentDescription
 from tidegate.launch.run_file import RunPlan, read_run_file
 from tidegate.models.policies import build_policy
 from tidegate.models.policy_port import SegmentPolicy
@@ -102,7 +103,7 @@ def act(
             continue
         while (newer := policy.read(known_step=step)) is not None:
             control.newest, step = newer, newer.version.step
-        task = _task(setting, f"{setting.actor_index}-{number}")
+        task = task_of(setting, f"{setting.actor_index}-{number}")
         engine.check_task(task)
         [rollouts] = engine.generate([task])
         number += 1
@@ -112,7 +113,8 @@ def act(
             return
 
 
-def _task(setting: EngineSetting, name: str) -> Task:
+def task_of(setting: EngineSetting, name: str) -> Task:
+    """The task of one segment."""
     workload = setting.workload
     return Task(
         task_id=TaskId(name),
@@ -121,6 +123,17 @@ def _task(setting: EngineSetting, name: str) -> Task:
         required_version=PolicyVersion(LINEAGE, 0),
         env_id=workload.env,
         unroll_length=workload.unroll_length,
+    )
+
+
+def engine_setting(plan: RunPlan, description: EnvironmentDescription, *, actor_index: int) -> EngineSetting:
+    """What an actor's engine is made from."""
+    return EngineSetting(
+        workload=plan.file.workload,
+        policy=plan.file.policy,
+        seed=plan.file.seed,
+        actor_index=actor_index,
+        description=description,
     )
 
 
@@ -137,13 +150,7 @@ def main(arguments: list[str]) -> int:
     actors: list[BaseProcess] = []
     for index in range(plan.replicas["actor"]):
         here, there = context.Pipe(duplex=False)
-        orders = EngineSetting(
-            workload=plan.file.workload,
-            policy=plan.file.policy,
-            seed=plan.file.seed,
-            actor_index=index,
-            description=description,
-        )
+        orders = engine_setting(plan, description, actor_index=index)
         actor = context.Process(
             target=act, args=(msgspec.msgpack.encode(orders), there, credit, policy, os.getpid()), daemon=True
         )

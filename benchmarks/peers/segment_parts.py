@@ -12,12 +12,18 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from benchmarks.peers.plain_cartpole import LINEAGE, open_plain_trainer, trajectory_of
+from benchmarks.peers.plain_cartpole import (
+    LINEAGE,
+    engine_setting,
+    open_plain_trainer,
+    task_of,
+    trajectory_of,
+)
 from benchmarks.peers.segment_pipe import pack_segment, unpack_segment
 from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.registry import EngineSetting, open_engine
-from tidegate.core.ids import PolicyVersion, RunId, TaskId
-from tidegate.core.records import PolicySnapshot, Task, Trajectory
+from tidegate.core.ids import PolicyVersion
+from tidegate.core.records import Array, PolicySnapshot, Trajectory
 from tidegate.launch.run_file import RunPlan, read_run_file
 from tidegate.models.policies import build_policy
 from tidegate.runtime.clock import SystemClock
@@ -77,7 +83,7 @@ def measure(plan: RunPlan) -> Parts:
     envs.close()
     act = network.runner(params)
     inference = cpu_s_of(lambda: act(observations), steps=workload.num_envs)
-    trajectories, engine = _segments(plan, params)
+    trajectories, engine = _segments(plan, engine_setting(plan, description, actor_index=0), params)
     steps = workload.num_envs * workload.unroll_length * len(trajectories)
     # After all that is measured without torch, as in an actor: this imports it.
     trainer = open_plain_trainer(plan, network)
@@ -89,38 +95,24 @@ def measure(plan: RunPlan) -> Parts:
     )
 
 
-def _segments(plan: RunPlan, params: dict[str, np.ndarray]) -> tuple[list[Trajectory], float]:
+def _segments(
+    plan: RunPlan, setting: EngineSetting, params: dict[str, Array]
+) -> tuple[list[Trajectory], float]:
     """A batch, and CPU-seconds of a step of the engine that recorded it."""
-    workload = plan.file.workload
     control = EngineControl()
-    setting = EngineSetting(
-        workload=workload,
-        policy=plan.file.policy,
-        seed=plan.file.seed,
-        actor_index=0,
-        description=describe(workload),
-    )
     engine = open_engine("auto", setting, control, SystemClock())
     control.newest = PolicySnapshot(PolicyVersion(LINEAGE, 0), params)
     engine.check_policy(control.newest)
     made: list[Trajectory] = []
 
     def generate() -> None:
-        task = Task(
-            task_id=TaskId(f"parts-{len(made)}"),
-            run_id=RunId("parts"),
-            kind="segment",
-            required_version=PolicyVersion(LINEAGE, 0),
-            env_id=workload.env,
-            unroll_length=workload.unroll_length,
-            seed=len(made),
-        )
+        task = task_of(setting, f"parts-{len(made)}")
         engine.check_task(task)
         [rollouts] = engine.generate([task])
         segment = unpack_segment(pack_segment(rollouts.samples[0]))
         made.append(trajectory_of(segment, task.task_id))
 
-    cpu_s = cpu_s_of(generate, steps=workload.num_envs * workload.unroll_length)
+    cpu_s = cpu_s_of(generate, steps=setting.workload.num_envs * setting.workload.unroll_length)
     engine.close()
     return made[: plan.file.batch_size], cpu_s
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from tidegate.learner.token_gaps_log import TOKEN_GAPS_FILE, GapsLine, TrajectoryGaps, newest_lines
+from tidegate.learner.token_gaps_log import TOKEN_GAPS_FILE, GapsLine, TrajectoryGaps
+from tidegate.runtime.json_lines_file import newest_lines
 
 FILE = Path("learner") / TOKEN_GAPS_FILE
 # Updates that the list of the largest gaps looks at.

@@ -239,13 +239,14 @@ class StepReporter:
         )
         try:
             self._log.append(line)
-            self._gaps_log.append(
-                step.progress.version,
-                [(step.batch.trajectories[each.sample].trajectory_id, each.gaps_T) for each in step.gaps],
-            )
         except OSError as error:  # a full disk must not end training; reports lack the step
             stats.add(statistics.STEP_LINES_LOST)
             self._context.log.warning("step_not_written", error=str(error))
+        gaps = [(step.batch.trajectories[each.sample].trajectory_id, each.gaps_T) for each in step.gaps]
+        try:
+            self._gaps_log.append(step.progress.version, gaps)
+        except OSError as error:  # the page lacks them
+            self._context.log.warning("token_gaps_not_written", error=str(error))
 
     def _trace(self, step: Step, lags: Sequence[int]) -> None:
         telemetry = self._context.telemetry

@@ -5,7 +5,7 @@ One JSON line an update. Shapes: T tokens of one trajectory.
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -76,13 +76,3 @@ def _encoded(trajectory_id: TrajectoryId, gaps_T: Array) -> TrajectoryGaps:
     largest = float(np.abs(known).max()) if len(known) else 0.0
     data = base64.b64encode(np.ascontiguousarray(gaps_T, np.float16).tobytes()).decode()
     return TrajectoryGaps(str(trajectory_id), largest, data)
-
-
-def newest_lines(path: Path) -> Iterator[bytes]:
-    """The lines of both files, the newest first; none of a run without them."""
-    for each in (path, path.with_name(f"{path.name}.1")):
-        try:
-            data = each.read_bytes()
-        except FileNotFoundError:
-            continue
-        yield from reversed(data.splitlines())

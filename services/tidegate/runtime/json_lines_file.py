@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -59,6 +60,16 @@ class JsonLinesFile:
             if newer.exists():
                 newer.replace(_named(self._path, number))
         return self._opened()
+
+
+def newest_lines(path: Path, *, files_kept: int = 1) -> Iterator[bytes]:
+    """The lines of a ``JsonLinesFile``, the newest first; none where there is no file."""
+    for number in range(files_kept + 1):
+        try:
+            data = _named(path, number).read_bytes()
+        except FileNotFoundError:
+            continue
+        yield from reversed(data.splitlines())
 
 
 def _named(path: Path, number: int) -> Path:

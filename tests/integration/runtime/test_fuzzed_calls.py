@@ -1,7 +1,7 @@
 """Malformed calls and messages to real services on a real broker: each is answered or counted, and nothing ends.
 
-One call in four is of somebody who may not make it, and is refused whatever it holds. Afterwards the services start
-again on what is left, and training goes on.
+One call in four is unauthorised (another role, no credential, or an invalid token) and is refused whatever it holds.
+Then the services restart on the same disk and streams, and training resumes.
 
 A failure prints its seed and the call; ``TIDEGATE_FUZZ_SEED`` repeats it.
 """
@@ -224,7 +224,7 @@ class Callers:
         self._of_roles = {role: channel_as(role, address) for role in ROLES}
         self._unknown = (
             open_channel(address, None),
-            open_channel(address, FixedToken("made-up-token-of-nobody")),
+            open_channel(address, FixedToken("an-invalid-token")),
         )
 
     def draw(self, method: MethodDescriptor, rng: random.Random) -> tuple[grpc.aio.Channel, bool]:

@@ -1,4 +1,4 @@
-"""Ports that processes choose for services: free, distinct, and nobody else's even before a service listens."""
+"""Ports that a process reserves for its services: free, distinct, and reserved before a service listens."""
 
 import socket
 import subprocess
