@@ -8,6 +8,7 @@ import typer
 
 from tidegate.cli.console import open_console
 from tidegate.cli.policy.exporting import check_format, write_policy
+from tidegate.cli.policy.hub import HubRepository, push_policy
 from tidegate.cli.policy.sending import write_file_to, write_folder_to
 from tidegate.cli.policy.transformers_folder import write_folder
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
@@ -47,8 +48,20 @@ def policy(
     adapters: Annotated[
         bool,
         typer.Option(
-            "--adapters", help="With --to: the trained adapters alone, for PEFT, instead of merged."
+            "--adapters",
+            help="With --to or --push-to-hub: the trained adapters alone, for PEFT, instead of merged.",
         ),
+    ] = False,
+    push_to_hub: Annotated[
+        str | None,
+        typer.Option(
+            "--push-to-hub",
+            help="Instead of a file here: a repository of a hub, which gets it in one commit with a model card.",
+            metavar="OWNER/NAME",
+        ),
+    ] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="With --push-to-hub: nobody else sees a new repository.")
     ] = False,
 ) -> None:
     """Write a version of a run's policy to a file or folder that is used without Tidegate.
@@ -56,10 +69,13 @@ def policy(
     Of segments, .onnx maps observations to greedy actions, and .safetensors holds the tensors; of language models
     .safetensors holds all weights, or the adapters that were trained, and there is no .onnx. Metadata in the file name
     run, version, network, preprocessing and spaces. --to writes a folder with weights, tokenizer, generation config and
-    a model card.
+    a model card, --push-to-hub the same (of segments the file that -o names) in a repository of the Hugging Face Hub or
+    of the server that HF_ENDPOINT names, with the token of HF_TOKEN.
     """
-    if adapters and to is None:
+    if adapters and to is None and push_to_hub is None:
         raise ConfigError("--adapters needs a folder", fix="name it with --to")
+    if to is not None and push_to_hub is not None:
+        raise ConfigError("--to and --push-to-hub exclude each other", fix="run the command once for each")
     if to is None:
         check_format(Path(output))
     for url, setting in ((to or "", "--to"), (output, "--output")):
@@ -67,6 +83,11 @@ def policy(
             scheme_of(url, setting=setting)
             require_library()
     stored = stored_version(named_run(run, folder), version)
+    if push_to_hub is not None:
+        repository = HubRepository(push_to_hub, private=private)
+        address = push_policy(repository, stored, file_name=Path(output).name, adapters=adapters)
+        open_console().print(f"{address}: version {stored.version} of {stored.run}", soft_wrap=True)
+        return
     if to is not None:
         write_folder_to(to, partial(write_folder, stored, adapters=adapters))
         open_console().print(f"{to}: version {stored.version} of {stored.run}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The README of an exported language model: where it comes from and how it was trained, from the run's own files."""
+"""The README of an exported policy: where it comes from and how it was trained, from the run's own files."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -6,13 +6,14 @@ from typing import Any
 
 import msgspec
 
-from tidegate.algorithms.grpo_settings import GrpoSettings
 from tidegate.cli.accounting import RunAccounting, ledger_path, read_accounting
 from tidegate.cli.audit import one_line
 from tidegate.cli.up.history import read_steps
 from tidegate.core.ids import PolicyVersion
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.stored_policy import StoredPolicy
+from tidegate.learner.algorithm import find_algorithm
+from tidegate.learner.config import LearnerConfig
 from tidegate.learner.warmup_record import WARMED_UP
 from tidegate.learner.warmup_settings import OF_TASK
 from tidegate.runtime.run_event_log import read_events
@@ -27,7 +28,7 @@ class CardFacts(msgspec.Struct, frozen=True):
     ``step``: the line of ``steps.jsonl`` of the version, empty of one without. ``evaluation``: its evaluation.
     """
 
-    settings: GrpoSettings
+    learner: LearnerConfig
     accounting: RunAccounting | None
     ledger_head: str
     step: dict[str, Any]
@@ -48,7 +49,7 @@ def read_facts(folder: Path, made: PolicyVersion) -> CardFacts:
     warmups = list(read_events(folder, WARMED_UP))
     _, plan = read_plan(folder)
     return CardFacts(
-        settings=plan.services["learner"].language_model,
+        learner=plan.services["learner"],
         accounting=read_accounting(folder) if has_accounting else None,
         ledger_head=read_head(ledger) if has_accounting else "",
         step=steps[-1] if steps else {},
@@ -59,43 +60,62 @@ def read_facts(folder: Path, made: PolicyVersion) -> CardFacts:
 
 def model_card(stored: StoredPolicy, facts: CardFacts, *, base: str, form: str) -> str:
     """The text of the card. ``base``: the model that training began from; ``form``: what the folder holds."""
-    front = ["---", "library_name: transformers", "pipeline_tag: text-generation"]
+    if stored.file.workload.kind == "segments":
+        front, about = ["pipeline_tag: reinforcement-learning"], _of_segments(stored, facts)
+    else:
+        front, about = (
+            ["library_name: transformers", "pipeline_tag: text-generation"],
+            _of_text(stored, facts, base),
+        )
     front += [f"base_model: {msgspec.json.encode(base).decode()}"] if base else []
-    front += ["tags:", "- reinforcement-learning", "- tidegate", "---", ""]
     sections = [
         f"# {stored.run}, version {stored.version}\n\n{form}\n",
-        _table("Training", _training(stored, facts, base=base)),
+        _table("Training", [*_training(stored), *about]),
         _table("Result", _result(facts)),
         _table("Accounting", _accounting(facts)),
     ]
-    return "\n".join([*front, *(section for section in sections if section)])
+    tags = ["tags:", "- reinforcement-learning", "- tidegate"]
+    return "\n".join(["---", *front, *tags, "---", "", *(section for section in sections if section)])
 
 
-def _training(stored: StoredPolicy, facts: CardFacts, *, base: str) -> list[tuple[str, object]]:
-    file = stored.file
-    workload = file.workload
-    data = [part.dataset.path for part in workload.by_name().values() if part.dataset.path]
-    rows: list[tuple[str, object]] = [
+def _training(stored: StoredPolicy) -> list[tuple[str, object]]:
+    return [
         ("run", stored.run),
         ("version", stored.version),
         ("trained with", f"Tidegate {version('tidegate')}"),
+        ("environment", stored.file.workload.title),
+        ("staleness budget, versions", stored.file.staleness.max_lag),
+        ("seed", stored.file.seed),
+        ("updates", stored.version.step),
+    ]
+
+
+def _of_segments(stored: StoredPolicy, facts: CardFacts) -> list[tuple[str, object]]:
+    file = stored.file
+    algorithm, _ = find_algorithm(facts.learner.algorithm, policy_kind=file.policy.family)
+    return [
+        ("algorithm", algorithm),
+        ("network", file.policy.kind),
+        ("environment steps", facts.step.get("env_steps")),
+    ]
+
+
+def _of_text(stored: StoredPolicy, facts: CardFacts, base: str) -> list[tuple[str, object]]:
+    file, workload, settings = stored.file, stored.file.workload, facts.learner.language_model
+    data = [part.dataset.path for part in workload.by_name().values() if part.dataset.path]
+    return [
         ("started from", base or "random weights, warmed up on demonstrations"),
         ("supervised warm-up", _warmup(facts.warmup)),
         ("digest of the base model", stored.base_digest),
-        ("environment", workload.title),
         ("dataset", ", ".join(data)),
-        ("objective", facts.settings.objective),
-        ("learning rate", facts.settings.learning_rate),
+        ("objective", settings.objective),
+        ("learning rate", settings.learning_rate),
         ("completions in an update", file.batch_size),
         ("completions of a prompt", workload.num_samples),
         ("temperature", workload.sampler.temperature),
         ("longest completion, tokens", workload.sampler.max_new_tokens),
-        ("staleness budget, versions", file.staleness.max_lag),
-        ("seed", file.seed),
-        ("updates", stored.version.step),
         ("tokens trained", facts.step.get("env_steps")),
     ]
-    return rows
 
 
 def _warmup(event: dict[str, Any]) -> str:
@@ -113,6 +133,8 @@ def _warmup(event: dict[str, Any]) -> str:
 
 def _result(facts: CardFacts) -> list[tuple[str, object]]:
     return [
+        ("mean return of the last 100 episodes", facts.step.get("mean_return")),
+        ("mean return of greedy episodes", facts.evaluation.get("mean_return")),
         ("mean reward of its last update", facts.step.get("mean_reward")),
         ("held-out problems solved", facts.evaluation.get("solved_share")),
         ("mean reward on held-out problems", facts.evaluation.get("mean_reward")),
@@ -128,7 +150,7 @@ def _accounting(facts: CardFacts) -> list[tuple[str, object]]:
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in sorted(audit.dropped.items()) if count)
     return [
         ("audit of the run", one_line(facts.accounting)),
-        ("lag of trained completions, versions", f"mean {mean_lag:.2f}, at most {max(by_lag, default=0)}"),
+        ("lag of what was trained, versions", f"mean {mean_lag:.2f}, at most {max(by_lag, default=0)}"),
         ("dropped", dropped or "none"),
         ("head of the ledger's hash chain", facts.ledger_head),
     ]
