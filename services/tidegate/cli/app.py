@@ -126,13 +126,20 @@ def _print_any_text() -> None:
 
 def print_error(error: TidegateError) -> int:
     """Print what, why and fix on standard error, a sentence each; returns the exit code."""
-    parts = [part.strip() for part in (error.what, error.why, error.fix) if part.strip()]
-    sys.stderr.write(f"tidegate: {' '.join(map(_as_sentence, parts))}\n")
+    # The first part begins as it is meant to: what it begins with may be the name of a file or a setting.
+    parts = [
+        error.what.strip(),
+        *(_capitalised(part.strip()) for part in (error.why, error.fix) if part.strip()),
+    ]
+    sys.stderr.write(f"tidegate: {' '.join(map(_with_full_stop, parts))}\n")
     return next((code for kind, code in EXIT_CODES.items() if isinstance(error, kind)), EXIT_FAILED)
 
 
-def _as_sentence(text: str) -> str:
-    """With a full stop, and a capital unless it begins with a name."""
+def _capitalised(text: str) -> str:
+    """With a capital, unless it begins with a name."""
     first = text.split(maxsplit=1)[0]
-    sentence = text[0].upper() + text[1:] if first.isalpha() else text
-    return sentence if sentence.endswith((".", "?", "!")) else f"{sentence}."
+    return text[0].upper() + text[1:] if first.isalpha() else text
+
+
+def _with_full_stop(text: str) -> str:
+    return text if text.endswith((".", "?", "!")) else f"{text}."

@@ -20,7 +20,7 @@ from tidegate.core.ids import RunId
 from tidegate.core.targets import RunTarget, parse_target
 from tidegate.launch.board import Board
 from tidegate.launch.operator_credential import operator_token
-from tidegate.launch.run_folder import find_folder, is_running, read_record
+from tidegate.launch.run_folder import find_folder, is_run_folder, is_running, read_record
 from tidegate.launch.run_record import RunRecord
 from tidegate.launch.stats_subscription import StatsSubscription
 from tidegate.launch.target_check import own_values, reports_of_others
@@ -53,14 +53,20 @@ def await_run(
     With an operator's credential the processes' own counters decide, and not what is on the broker. Exits 0 on success,
     1 after the timeout with the condition that is missing, and 2 where nothing would ever end the run.
     """
+    timeout_s = parse_duration(timeout)
+    deadline_s = time.monotonic() + timeout_s
+    # One that is being started by another command has no files at first.
+    while folder is not None and not is_run_folder(folder) and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+    timeout_s = max(0.0, deadline_s - time.monotonic())
     where = find_folder(folder)
     record = read_record(where)
     console = open_console(stderr=True)
     if complete:
-        asyncio.run(wait_for_end(record, timeout_s=parse_duration(timeout), console=console))
+        asyncio.run(wait_for_end(record, timeout_s=timeout_s, console=console))
         return
     try:
-        asyncio.run(wait_for(record, parse_target(until), timeout_s=parse_duration(timeout), console=console))
+        asyncio.run(wait_for(record, parse_target(until), timeout_s=timeout_s, console=console))
     except UnavailableError as error:
         if is_running(where):
             raise

@@ -104,6 +104,10 @@ def test_error_is_told_in_sentences(capsys: pytest.CaptureFixture[str]) -> None:
     code = print_error(ConfigError("a.yaml: what happened", why="because", fix="do `this`"))
     assert code == 2
     assert capsys.readouterr().err == "tidegate: a.yaml: what happened. Because. Do `this`.\n"
+    print_error(ConfigError("second is no run folder", why="it is empty"))
+    assert capsys.readouterr().err == "tidegate: second is no run folder. It is empty.\n", (
+        "a folder's own name"
+    )
     assert print_error(UnavailableError("Nobody answers?")) == 1
     assert capsys.readouterr().err == "tidegate: Nobody answers?\n"
 

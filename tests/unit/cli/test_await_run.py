@@ -100,3 +100,24 @@ def test_run_that_is_over_is_named_as_what_was_waited_for(
     write_run(tmp_path)
     assert run(["await", "--timeout", "0.1s", "--dir", str(tmp_path)]) == 1
     assert f"No platform runs in {tmp_path}" in capsys.readouterr().err
+
+
+def test_run_that_another_command_is_starting_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+
+    def start(_seconds: float) -> None:
+        folder.mkdir()
+        write_run(folder)
+
+    monkeypatch.setattr(await_run.time, "sleep", start)
+    assert run(["await", "--timeout", "0.3s", "--dir", str(folder)]) == 1
+    assert f"No platform runs in {folder}" in capsys.readouterr().err
+
+
+def test_folder_that_no_run_begins_in_is_named_after_the_timeout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["await", "--timeout", "0.1s", "--dir", str(tmp_path / "nothing")]) == 2
+    assert "nothing is no run folder" in capsys.readouterr().err

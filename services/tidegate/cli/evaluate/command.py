@@ -1,5 +1,6 @@
 """``tidegate evaluate``."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,14 +13,17 @@ from tidegate.actor.evaluation.held_out_figures import SOLVED_REWARD
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
 from tidegate.cli.console import open_console
 from tidegate.cli.evaluate.passing import Figures, figures_of
+from tidegate.cli.evaluate.scoring import score_answers
 from tidegate.cli.json_output import write_json
 from tidegate.cli.policy.command import VersionOption
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
-from tidegate.environment.tasks.port import Problem, TextTask
-from tidegate.environment.tasks.registry import TASKS
+from tidegate.environment.libraries.names import is_verifiers
+from tidegate.environment.state import AnsweredProblem
+from tidegate.environment.tasks.port import Problem
 from tidegate.launch.named_version import NEWEST
 from tidegate.launch.run_folder import read_plan
+from tidegate.launch.run_plan import RunPlan, parts_of
 from tidegate.launch.stored_policy import StoredPolicy, stored_version
 from tidegate.runtime.loading import load
 from tidegate.runtime.prompt_sources import bin_in_env
@@ -61,10 +65,10 @@ def evaluate(
     The model is opened here; the run may have ended. Start it where the run was started.
     """
     stored = stored_version(named_run(run, folder), version)
-    tasks = tasks_of(stored)
+    parts = scored_parts(stored)
     read = _of_files(data, num_max=problems) if data else _held_out(stored, num_max=problems)
     chosen = stored.file.workload.sampler.temperature if temperature is None else temperature
-    found = evaluated(stored, tasks, read, num_samples=samples, temperature=chosen, seed=seed)
+    found = evaluated(stored, parts, read, num_samples=samples, temperature=chosen, seed=seed)
     if json:
         write_json(_document(stored, found, temperature=chosen, seed=seed))
     else:
@@ -91,11 +95,11 @@ def _held_out(stored: StoredPolicy, *, num_max: int) -> dict[str, list[HeldOutPr
     return {name: problems[:num_max] for name, problems in sets.items() if problems}
 
 
-def tasks_of(stored: StoredPolicy) -> dict[str, TextTask]:
-    """The tasks whose own verdicts are the whole reward of the run, by the names of its environments.
+def scored_parts(stored: StoredPolicy) -> dict[str, RunPlan]:
+    """The plan of each environment of the run, by its name, whose answers can be scored here.
 
     Raises:
-        ConfigError: the run has another reward: its answers are scored where it trains.
+        ConfigError: they cannot: it has no language model, or its episodes have several turns.
     """
     workload = stored.file.workload
     if workload.kind == "segments":
@@ -104,48 +108,48 @@ def tasks_of(stored: StoredPolicy) -> dict[str, TextTask]:
             why=f"the policy of {stored.run} acts in {workload.env}",
             fix="use `tidegate play`, which prints the returns of greedy episodes",
         )
-    environment = read_plan(stored.folder)[1].services["environment"]
-    why = ""
-    env_of = {name: part.env for name, part in workload.by_name().items()}
-    own = next((env for env in env_of.values() if env not in TASKS), "")
-    if workload.turns_max > 1:
-        why = "its episodes have several turns"
-    elif environment.verifiers:
-        why = f"it has verifiers of its own: {', '.join(environment.verifiers)}"
-    elif own:
-        why = f"{own} is a task of your own, which child processes score"
-    if why:
-        raise ConfigError(
-            f"The answers of {stored.run} cannot be scored here",
-            why=why,
-            fix="use its evaluations while it trains (task_queue.evaluation_every_versions)",
-        )
-    return {name: TASKS[env] for name, env in env_of.items()}
+    parts = parts_of(read_plan(stored.folder)[1])
+    for part in parts.values():
+        why = _why_elsewhere(part)
+        if why:
+            raise ConfigError(
+                f"The answers of {stored.run} cannot be scored here",
+                why=why,
+                fix="use its evaluations while it trains (task_queue.evaluation_every_versions)",
+            )
+    return parts
+
+
+def _why_elsewhere(part: RunPlan) -> str:
+    workload = part.file.workload
+    if part.services["actor"].gateway is not None or is_verifiers(workload.env):
+        return f"an agent plays the episodes of {workload.env}"
+    return f"episodes of {workload.env} have several turns" if workload.turns_max > 1 else ""
 
 
 def evaluated(
     stored: StoredPolicy,
-    tasks: Mapping[str, TextTask],
+    parts: Mapping[str, RunPlan],
     sets: dict[str, list[HeldOutProblem]],
     *,
     num_samples: int,
     temperature: float,
     seed: int,
 ) -> list[SetFigures]:
-    """The figures of each set. ``tasks``: by the environment that a problem names, which it need not if there is one.
+    """The figures of each set. ``parts``: by the environment that a problem names, which it need not if there is one.
 
     Raises:
-        ConfigError: the model cannot be opened, or a problem names none of several environments.
+        ConfigError: the model or a verifier cannot be opened, or a problem names none of several environments.
         RecordError: a prompt does not fit the model.
     """
-    only = next(iter(tasks.values())) if len(tasks) == 1 else None
+    only = next(iter(parts)) if len(parts) == 1 else None
     nowhere = [
-        each for problems in sets.values() for each in problems if only is None and each.env not in tasks
+        each for problems in sets.values() for each in problems if only is None and each.env not in parts
     ]
     if nowhere:
         raise ConfigError(
             f"Problem {nowhere[0].prompt_id} names the environment {nowhere[0].env!r}",
-            why=f"the run has several: {', '.join(tasks)}",
+            why=f"the run has several: {', '.join(parts)}",
             fix="add the field `env` with one of them to each problem",
         )
     answering = load("tidegate.cli.evaluate.answering:Answering")(stored, slots=SLOTS)
@@ -153,11 +157,14 @@ def evaluated(
 
     def figures(problems: Sequence[HeldOutProblem], *, count: int, heat: float) -> Figures:
         answers = answering.answers(problems, num_samples=count, temperature=heat, seed=seed)
-        rewards = [
-            [_reward(tasks[problem.env] if only is None else only, problem, answer) for answer in of_one]
+        asked = [
+            (problem.env if only is None else only, _answered(problem, answer))
             for problem, of_one in zip(problems, answers, strict=True)
+            for answer in of_one
         ]
-        return figures_of(rewards, solved_at=SOLVED_REWARD, ks=ks)
+        scored = asyncio.run(score_answers(parts, asked))
+        rewards = [scored.rewards[start : start + count] for start in range(0, len(asked), count)]
+        return figures_of(rewards, solved_at=SOLVED_REWARD, ks=ks, failures=scored.failures)
 
     return [
         SetFigures(
@@ -169,14 +176,14 @@ def evaluated(
     ]
 
 
-def _reward(task: TextTask, problem: HeldOutProblem, answer: str) -> float:
+def _answered(problem: HeldOutProblem, answer: str) -> AnsweredProblem:
     asked = Problem(
         prompt_id=problem.prompt_id,
         prompt=problem.prompt,
         answer=problem.answer,
         bin=bin_in_env(problem.env, problem.bin),
     )
-    return task.score(asked, answer).reward
+    return AnsweredProblem(asked, answer)
 
 
 def _document(
@@ -205,4 +212,13 @@ def _print(stored: StoredPolicy, found: Sequence[SetFigures]) -> None:
             *(f"{share:.1%}" for share in each.sampled.pass_at.values()),
             f"{each.sampled.mean_reward:.3f}",
         )
-    open_console().print(table)
+    console = open_console()
+    console.print(table)
+    for each in found:
+        failures = [*each.greedy.failures, *each.sampled.failures]
+        if failures:
+            console.print(
+                f"{each.name}: {len(failures):,} answers could not be scored and count as 0. The first: {failures[0]}",
+                markup=False,
+                soft_wrap=True,
+            )

@@ -10,7 +10,7 @@ class Figures(msgspec.Struct, frozen=True):
     """Of one set of problems.
 
     ``solved_share``: of all answers; ``mean_reward``: of the same. ``pass_at``: the probability that at least one of k
-    answers solves a problem, by k.
+    answers solves a problem, by k. ``failures``: why answers could not be scored, one text each; their reward is 0.
     """
 
     num_problems: int
@@ -18,9 +18,12 @@ class Figures(msgspec.Struct, frozen=True):
     solved_share: float
     mean_reward: float
     pass_at: dict[int, float]
+    failures: list[str] = []
 
 
-def figures_of(rewards: Sequence[Sequence[float]], *, solved_at: float, ks: Sequence[int]) -> Figures:
+def figures_of(
+    rewards: Sequence[Sequence[float]], *, solved_at: float, ks: Sequence[int], failures: Sequence[str] = ()
+) -> Figures:
     """The figures of ``rewards``, one list for each problem, all equally long; at least one answer each.
 
     ``solved_at``: the reward of a solved problem. A ``k`` above the number of answers is left out.
@@ -38,6 +41,7 @@ def figures_of(rewards: Sequence[Sequence[float]], *, solved_at: float, ks: Sequ
             for k in sorted(set(ks))
             if k <= num_samples
         },
+        failures=list(failures),
     )
 
 

@@ -152,6 +152,52 @@ def test_a_solved_problem_counts_as_solved() -> None:
     assert figures_of(rewards, solved_at=1.0, ks=[1]).solved_share == 0.5
 
 
+OWN = """
+class Sums:
+    def problems(self):
+        return [(f"{number}+1=", str(number + 1)) for number in range(20)]
+
+    def score(self, problem, completion):
+        if problem.prompt.startswith("3"):
+            raise ValueError("three is a bug")
+        return 1.0 if problem.prompt.startswith("5") else 0.25
+
+
+def short(prompt, completion, answer):
+    return 0.5
+"""
+
+
+@pytest.mark.slow
+def test_task_of_ones_own_scores_with_the_verifiers_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_task.py").write_text(OWN)
+    sets = (
+        f"files_dir={tmp_path}",
+        "workload.env=my_task.py:Sums",
+        "workload.bins=[]",
+        "environment.verifiers={short: {kind: python, path: my_task.py, function: short}}",
+        "environment.rewards={task: 1.0, short: 1.0}",
+    )
+    stored = write_run_of_text(tmp_path / "run", sets=sets)
+    data = tmp_path / "mine.jsonl"
+    data.write_bytes(
+        b"".join(
+            msgspec.json.encode({"prompt_id": prompt, "prompt": prompt, "answer": ""}) + b"\n"
+            for prompt in ("5+1=", "7+1=", "3+1=")
+        )
+    )
+    evaluate(stored.folder, data=[data], samples=2, json=True)
+    [found] = json.loads(capsys.readouterr().out)["sets"]
+    assert found["greedy"]["mean_reward"] == pytest.approx((1.5 + 0.75 + 0.0) / 3)
+    assert found["greedy"]["solved_share"] == pytest.approx(1 / 3)
+    assert len(found["sampled"]["failures"]) == 2
+    assert "three is a bug" in found["sampled"]["failures"][0]
+    evaluate(stored.folder, data=[data], samples=2)
+    assert "mine: 3 answers could not be scored and count as 0." in " ".join(capsys.readouterr().out.split())
+
+
 def test_what_is_scored_elsewhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Only language models"):
         evaluate(write_policies(tmp_path / "classic"))
