@@ -1,10 +1,23 @@
-"""A server that a run needs and the chart does not bring, in a pod of the namespace: S3, PostgreSQL."""
+"""A server that a run needs and the chart does not bring, in a pod of the namespace: S3, PostgreSQL.
+
+The S3 server is Versity's gateway, which `go install github.com/versity/versitygw/cmd/versitygw@latest` builds:
+``TIDEGATE_E2E_S3_IMAGE`` names an image in the cluster whose entry point it is.
+"""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.cluster.kube import Namespace
+
+IMAGE_OF_S3 = os.environ.get("TIDEGATE_E2E_S3_IMAGE", "")
+S3_PORT = 7070
+S3_USER = {
+    "AWS_ACCESS_KEY_ID": "tidegate",
+    "AWS_SECRET_ACCESS_KEY": "of-this-test",
+    "AWS_REGION": "us-east-1",
+}
 
 # As PodSecurity restricted wants it.
 _RESTRICTED = {
@@ -66,3 +79,20 @@ def start_server(
     for manifest in (pod, service, *secrets):
         place.kubectl("create", "--filename", "-", given=json.dumps(manifest))
     place.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=60s")
+
+
+def start_s3(place: Namespace, *, secret: Mapping[str, Mapping[str, str]]) -> None:
+    """Start an S3 server with the bucket ``runs``; ``secret`` as of ``start_server``."""
+    start_server(
+        place,
+        image=IMAGE_OF_S3,
+        port=S3_PORT,
+        data="/buckets",
+        arguments=["--port", f":{S3_PORT}", "--quiet", "posix", "/buckets"],
+        environment={
+            "ROOT_ACCESS_KEY": S3_USER["AWS_ACCESS_KEY_ID"],
+            "ROOT_SECRET_KEY": S3_USER["AWS_SECRET_ACCESS_KEY"],
+        },
+        secret=secret,
+    )
+    place.kubectl("exec", place.release, "--", "mkdir", "/buckets/runs")

@@ -1,11 +1,6 @@
-"""Backups of a run in a cluster to an S3 server, and its restore into new volumes.
-
-The server is Versity's gateway, which `go install github.com/versity/versitygw/cmd/versitygw@latest` builds:
-``TIDEGATE_E2E_S3_IMAGE`` names an image in the cluster whose entry point it is.
-"""
+"""Backups of a run in a cluster to an S3 server, and its restore into new volumes."""
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -14,50 +9,30 @@ import pytest
 
 from tests.cluster.conftest import cartpole_values, install
 from tests.cluster.kube import CommandError, Namespace, balanced_audit, until
-from tests.cluster.servers import start_server
+from tests.cluster.servers import IMAGE_OF_S3, S3_PORT, S3_USER, start_s3
 
-IMAGE = os.environ.get("TIDEGATE_E2E_S3_IMAGE", "")
-PORT = 7070
 PLACE = "s3://runs/backups"
 BACKUP = {"to": PLACE, "every_s": 10.0, "keep": 20}
 RUN_ID = "cartpole-backup"
-SECRET = {
-    "AWS_ACCESS_KEY_ID": "tidegate",
-    "AWS_SECRET_ACCESS_KEY": "of-this-test",
-    "AWS_REGION": "us-east-1",
-    "AWS_ENDPOINT_URL": f"http://s3:{PORT}",
-}
+SECRET = {**S3_USER, "AWS_ENDPOINT_URL": f"http://s3:{S3_PORT}"}
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.e2e,
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not IMAGE, reason="TIDEGATE_E2E_S3_IMAGE names no image of an S3 server"),
+    pytest.mark.skipif(not IMAGE_OF_S3, reason="TIDEGATE_E2E_S3_IMAGE names no image of an S3 server"),
 ]
 
 
 @pytest.fixture(scope="module")
 def bucket(namespace: str) -> None:
     """An S3 server in the namespace, with a bucket, and the Secret with its credentials."""
-    place = Namespace(namespace, "s3")
-    start_server(
-        place,
-        image=IMAGE,
-        port=PORT,
-        data="/buckets",
-        arguments=["--port", f":{PORT}", "--quiet", "posix", "/buckets"],
-        environment={
-            "ROOT_ACCESS_KEY": SECRET["AWS_ACCESS_KEY_ID"],
-            "ROOT_SECRET_KEY": SECRET["AWS_SECRET_ACCESS_KEY"],
-        },
-        secret={"bucket": SECRET},
-    )
-    place.kubectl("exec", "s3", "--", "mkdir", "/buckets/runs")
+    start_s3(Namespace(namespace, "s3"), secret={"bucket": SECRET})
 
 
 def install_backed_up(release: Namespace, values: Path, *more: str, run_id: str = RUN_ID) -> None:
-    settings = f"runId={run_id},backup.existingSecret=bucket,backup.port={PORT}"
+    settings = f"runId={run_id},backup.existingSecret=bucket,backup.port={S3_PORT}"
     install(release, values, "--set", settings, *more)
 
 

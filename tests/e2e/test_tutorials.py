@@ -49,8 +49,8 @@ def test_a_block_beside_another_runs_while_that_one_does(tmp_path: Path) -> None
 
 def test_next_block_is_typed_where_the_last_one_ended(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("\n```sh\nmkdir a\ncd a\n```\n```sh\npwd\n```\n")
-    assert walk(page, tmp_path) == ["", f"{tmp_path / 'a'}\n"]
+    page.write_text("\n```sh\nmkdir a\ncd a\nexport SAID='b c'\n```\n```sh\npwd\necho \"$SAID\"\n```\n")
+    assert walk(page, tmp_path) == ["", f"{tmp_path / 'a'}\nb c\n"]
 
 
 @pytest.mark.parametrize("line", ["false", "false | true", "false\necho on"])

@@ -1,9 +1,9 @@
 """A tutorial as a reader works through it: writes the files that a page shows, and types its commands, in order.
 
-A fenced block of `sh` is typed into a terminal, which stays in the folder of the block before. One that begins with
-``# in another terminal``, in the same folder, is typed while the block before it still runs. A block of another
-language whose first line is a comment with a file's name is written to that file. Blocks of `text`, and those without
-a language, are output or are not typed here.
+A fenced block of `sh` is typed into a terminal, which keeps the folder and the variables of the block before. One that
+begins with ``# in another terminal``, in the same folder, is typed while the block before it still runs. A block of
+another language whose first line is a comment with a file's name is written to that file. Blocks of `text`, and those
+without a language, are output or are not typed here.
 """
 
 import os
@@ -21,7 +21,9 @@ from tests.support.documented_commands import FENCE
 BESIDE = "# in another terminal"
 SHELL = "sh"
 FILE = re.compile(r"# ([\w./-]+\.\w+)\n")
-BLOCK_DEADLINE_S = 300.0
+BLOCK_DEADLINE_S = 600.0
+# `tidegate` and `python` are those of these tests.
+PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def walk(page: Path, folder: Path, *, replaced: Mapping[str, str] | None = None)
     """
     steps = list(steps_of(page.read_text(encoding="utf-8"), replaced or {}))
     printed: list[str] = []
-    here = folder
+    here, variables = folder, {**os.environ, "PATH": PATH}
     for number, step in enumerate(steps):
         if step.path:
             path = folder / step.path
@@ -76,28 +78,34 @@ def walk(page: Path, folder: Path, *, replaced: Mapping[str, str] | None = None)
         elif not step.beside:
             later = steps[number + 1 :]
             besides = later[: next((i for i, each in enumerate(later) if not each.beside), len(later))]
-            with _Terminal(step.commands, here) as terminal:
+            with _Terminal(step.commands, here, variables) as terminal:
                 for beside in besides:
-                    with _Terminal(beside.commands, here) as other:
+                    with _Terminal(beside.commands, here, variables) as other:
                         printed.append(other.end())
                 printed.append(terminal.end())
-                here = terminal.folder()
+                here, variables = terminal.left()
     return printed
 
 
 class _Terminal:
     """A shell that ends at the first command that fails; what it left behind is killed with it."""
 
-    def __init__(self, commands: str, folder: Path) -> None:
+    def __init__(self, commands: str, folder: Path, variables: Mapping[str, str]) -> None:
         self._commands = commands
         handle, name = tempfile.mkstemp(prefix="tidegate-terminal-")
         os.close(handle)
-        self._last_folder = Path(name)
-        path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+        self._left = Path(name)
         self._shell = subprocess.Popen(
-            ["bash", "-e", "-o", "pipefail", "-c", f"trap 'pwd > {name}' EXIT\n{commands}"],
+            [
+                "bash",
+                "-e",
+                "-o",
+                "pipefail",
+                "-c",
+                f"trap '{{ pwd; env --null; }} > {name}' EXIT\n{commands}",
+            ],
             cwd=folder,
-            env={**os.environ, "PATH": path},
+            env=variables,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -112,11 +120,12 @@ class _Terminal:
         if self._shell.poll() is None:
             os.killpg(self._shell.pid, signal.SIGKILL)
             self._shell.communicate()
-        self._last_folder.unlink()
+        self._left.unlink()
 
-    def folder(self) -> Path:
-        """Where it was at its end."""
-        return Path(self._last_folder.read_text().strip())
+    def left(self) -> tuple[Path, dict[str, str]]:
+        """Where it was at its end, and its exported variables."""
+        folder, _, variables = self._left.read_text().partition("\n")
+        return Path(folder), dict(each.split("=", 1) for each in variables.split("\0") if each)
 
     def end(self) -> str:
         """What was printed, once it is over."""

@@ -89,7 +89,7 @@ def navigation() -> list[dict[str, str | list[str]]]:
             continue
         if row.group(1):
             entries = []
-            sections.append({f"For {row.group(1)}": entries})
+            sections.append({row.group(1).capitalize(): entries})
         for link in LINK.finditer(row.group(2)):
             path = (INDEX.parent / link.group(3)).resolve().relative_to(ROOT).as_posix()
             if path not in named:

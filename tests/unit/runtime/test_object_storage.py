@@ -14,6 +14,8 @@ from tidegate.core.errors import (
     CorruptionError,
     DeadlineError,
     NotFoundError,
+    PermissionDeniedError,
+    TidegateError,
     UnavailableError,
 )
 from tidegate.runtime.object_storage import place as module
@@ -108,6 +110,40 @@ async def test_error_leaves_out_how_the_library_made_it(monkeypatch: pytest.Monk
         await ObjectPlace(MemoryStore(), url="memory://", limits=limits).put("one", b"1")
     assert "no route" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+XML = '<?xml version="1.0" encoding="UTF-8"?>'
+WRONG_REGION = (
+    f"Error performing PUT http://host/runs/x in 1ms - Server returned non-2xx status code: 400 Bad Request: {XML}\n"
+    "<Error><Code>AuthorizationHeaderMalformed</Code><Message>The region &#34;eu-1&#34; is wrong</Message></Error>"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "told", "is_repeated"),
+    [
+        (WRONG_REGION, ConfigError, '400 Bad Request: The region "eu-1" is wrong', False),
+        ("Server returned non-2xx status code: 403 Forbidden: ", PermissionDeniedError, "credentials", False),
+        ("Server returned non-2xx status code: 404 Not Found: ", NotFoundError, "no such bucket", False),
+        ("Server returned non-2xx status code: 429 Too Many Requests: ", UnavailableError, "429", True),
+        ("Server returned non-2xx status code: 503 Slow Down: ", UnavailableError, "503", True),
+    ],
+)
+async def test_refusal_of_a_server_is_told_in_its_words_and_repeated_only_where_that_can_help(
+    monkeypatch: pytest.MonkeyPatch, said: str, kind: type[TidegateError], told: str, is_repeated: bool
+) -> None:
+    made: list[str] = []
+
+    async def refused(*_: object, **__: object) -> None:
+        made.append("call")
+        raise obstore.exceptions.GenericError(said)
+
+    monkeypatch.setattr(obstore, "put_async", refused)
+    limits = CallLimits(deadline_s=0.5, backoff=AT_ONCE)
+    with pytest.raises(kind) as caught:
+        await ObjectPlace(MemoryStore(), url="memory://", limits=limits).put("x", b"1")
+    assert told in str(caught.value)
+    assert (len(made) > 1) == is_repeated
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,6 @@ def test_code_blocks_stay_as_they_are(page: Path) -> None:
 
 def test_the_index_of_the_documents_is_the_navigation() -> None:
     sections = {next(iter(each)): next(iter(each.values())) for each in build.navigation()}
-    assert "docs/objectives.md" in sections["For users"]
-    assert "docs/kubernetes.md" in sections["For operators"]
-    assert "docs/invariants.md" in sections["For contributors"]
+    assert "docs/objectives.md" in sections["Users"]
+    assert "docs/kubernetes.md" in sections["Operators"]
+    assert "docs/invariants.md" in sections["Contributors"]

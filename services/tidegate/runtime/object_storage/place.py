@@ -7,7 +7,9 @@ others is one object (``put_file``), whose unfinished parts a rule of the bucket
 """
 
 import asyncio
+import html
 import os
+import re
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from importlib import import_module
@@ -41,6 +43,11 @@ OBJECT_BYTES_MAX = 8 << 20
 OBJECTS_MAX = 200_000
 # A file that is sent as one object has so much more time.
 SLOWEST_BYTES_PER_S = 1 << 20
+# Answers of 4xx that the same call may not get again: a timeout, a conflict of writers, too many calls.
+REPEATABLE = (408, 409, 412, 425, 429)
+MESSAGE_CHARACTERS = 500
+_STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_MESSAGE = re.compile(r"<Message>(.*?)</Message>", re.DOTALL)
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -238,9 +245,10 @@ class ObjectPlace:
         return await retry(once, limits.backoff, deadline_s=limits.deadline_s + longer_s)
 
     def _translated(self, error: Exception, what: str) -> TidegateError:
-        """The library's error in the one tree, with the first line of its text; the others say how it was made."""
+        """The library's error in the one tree; a refusal that the same call would get again is not repeated."""
         kind = type(error).__name__
-        why = (str(error).splitlines() or [kind])[0]
+        why = _reason(error)
+        status = int(found[1]) if (found := _STATUS.search(str(error))) else 0
         said = f"{self.url} did not {what}"
         match error:
             case FileNotFoundError():
@@ -253,7 +261,7 @@ class ObjectPlace:
                 pass
         if kind in ("AlreadyExistsError", "PreconditionError"):
             return ConflictError(said, why="an object of that name is there")
-        if kind in ("PermissionDeniedError", "UnauthenticatedError"):
+        if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in (401, 403):
             return PermissionDeniedError(
                 said,
                 why=why,
@@ -261,9 +269,23 @@ class ObjectPlace:
             )
         if kind in ("InvalidPathError", "NotSupportedError", "UnknownConfigurationKeyError"):
             return ConfigError(said, why=why)
-        if "404 Not Found" in why:  # a listing of a bucket that is not there
+        if status == 404:  # a listing of a bucket that is not there
             return NotFoundError(f"{self.url} could not {what}", why="there is no such bucket")
+        if 400 <= status < 500 and status not in REPEATABLE:
+            return ConfigError(
+                said, why=why, fix="check region, endpoint and the other variables of its client"
+            )
         return UnavailableError(said, why=why)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of the library's text, and what the server said; the rest says how the error was made."""
+    text = str(error)
+    first = (text.splitlines() or [type(error).__name__])[0].removesuffix(
+        ': <?xml version="1.0" encoding="UTF-8"?>'
+    )
+    message = _MESSAGE.search(text)
+    return f"{first}: {html.unescape(message[1])[:MESSAGE_CHARACTERS]}" if message else first
 
 
 def _library() -> Any:
