@@ -37,7 +37,7 @@ from tidegate.environment.own_code.own_task import OwnTask, load_task
 from tidegate.environment.tasks.port import Score
 from tidegate.runtime.own_code.child_setup import end, limit_memory, own_pipes, show_stacks
 from tidegate.runtime.own_code.frames import read_frame, write_frame
-from tidegate.runtime.own_code.references import OwnReference
+from tidegate.runtime.own_code.references import OwnReference, keep_shown_folder
 from tidegate.runtime.parent_death import guard
 
 
@@ -50,6 +50,7 @@ def main() -> int:
         return 1
     limit_memory(memory_bytes)
     show_stacks()
+    keep_shown_folder()
     try:
         task = load_task(reference)
     except BaseException as error:  # loading runs the user's code

@@ -116,10 +116,19 @@ def search_folders(folder: str) -> list[str]:
     return list(dict.fromkeys((os.path.abspath(folder or os.curdir), os.getcwd())))
 
 
+_shown_from = ""
+
+
+def keep_shown_folder() -> None:
+    """Let ``shown_path`` go on from this working directory, also where own code changes it."""
+    global _shown_from
+    _shown_from = os.getcwd()
+
+
 def shown_path(file: str) -> str:
     """A path as a person reads it: relative below the working directory, else as it is."""
     try:
-        relative = os.path.relpath(file)
+        relative = os.path.relpath(file, _shown_from or None)
     except (OSError, ValueError):  # the working directory was deleted
         return file
     return file if relative.startswith(os.pardir) else relative

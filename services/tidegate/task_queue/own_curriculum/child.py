@@ -12,7 +12,7 @@ import msgspec
 from tidegate.core.errors import TidegateError
 from tidegate.runtime.own_code.child_setup import end, limit_memory, own_pipes, show_stacks
 from tidegate.runtime.own_code.frames import read_frame, write_frame
-from tidegate.runtime.own_code.references import OwnReference
+from tidegate.runtime.own_code.references import OwnReference, keep_shown_folder
 from tidegate.runtime.parent_death import guard
 from tidegate.task_queue.own_curriculum.code import failure_of, load_curriculum
 from tidegate.task_queue.own_curriculum.messages import CurriculumReady, WeightsFailed, WeightsQuestion
@@ -27,6 +27,7 @@ def main() -> int:
         return 1
     limit_memory(memory_bytes)
     show_stacks()
+    keep_shown_folder()
     try:
         curriculum = load_curriculum(reference)
     except TidegateError as error:
