@@ -17,8 +17,12 @@ SEED = 1
 Windows = dict[Side, list[Window]]
 
 
-def measure(setting: BenchSetting, name: str, *, overrides: Sequence[str], repetitions: int) -> Windows:
+def measure(
+    setting: BenchSetting, name: str, *, overrides: Sequence[str], repetitions: int, word: str = ""
+) -> Windows:
     """Pairs of runs, on ("tidegate", with ``overrides``) and off ("peer"); who starts first changes.
+
+    ``word``: as of ``measure_beside``.
 
     Raises:
         UnavailableError: a run ended early.
@@ -35,7 +39,7 @@ def measure(setting: BenchSetting, name: str, *, overrides: Sequence[str], repet
             )
             for side in order
         }
-        found = measure_beside(commands, folders, lengths(setting))
+        found = measure_beside(commands, folders, lengths(setting), word=word)
         for side in SIDES:
             windows[side].append(found[side])
             remove_folder(folders[side])
@@ -76,7 +80,10 @@ def samples(windows: Windows, *, what: str = "") -> list[Sample]:
             unit="steps",
             wall_s=window.wall_s,
             cpu_s=window.cpu_s,
-            details={"updates": float(window.updates)},
+            details={
+                "updates": float(window.updates),
+                **{f"cpu_s_{name}": spent_s for name, spent_s in window.cpu_s_by_process.items()},
+            },
         )
         for side in SIDES
         for repetition, window in enumerate(windows[side])

@@ -68,6 +68,18 @@ def own_tree_cpu_s() -> float:
     return tree_cpu_s({os.getpid()})
 
 
+def command_cpu_s(root: int, word: str) -> float:
+    """CPU seconds of the processes below ``root`` whose command line has a word, and of what they started."""
+    found: set[int] = set()
+    for process in tree_of({root}) - {psutil.Process(root)}:
+        try:
+            if word in process.cmdline():
+                found.add(process.pid)
+        except psutil.NoSuchProcess:
+            continue
+    return tree_cpu_s(found)
+
+
 def process_cpu_s(pid: int) -> float | None:
     """CPU seconds of one process without its children; None when it does not exist."""
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.process_tree import children_of, process_cpu_s
+from benchmarks.process_tree import children_of, command_cpu_s, process_cpu_s
 from benchmarks.program import Moment, Program
 from benchmarks.steps_file import StepPoint, StepsFile, first_reaching
 from tidegate.core.errors import DeadlineError
@@ -125,9 +125,11 @@ def measure_training(command: Sequence[str], *, folder: Path, length: Length) ->
 
 
 def measure_beside(
-    commands: Mapping[str, Sequence[str]], folders: Mapping[str, Path], length: Length
+    commands: Mapping[str, Sequence[str]], folders: Mapping[str, Path], length: Length, *, word: str = ""
 ) -> dict[str, Window]:
     """Run programs at the same time and measure all of them over the same window.
+
+    ``word``: of the command lines of processes whose CPU time is told apart, under this name.
 
     What the rest of the machine does then happens to all of them, which leaves the difference between them: for that
     it is the sharper measurement, and no figure of it shows how fast one of them is alone.
@@ -148,13 +150,25 @@ def measure_beside(
         for name, program in programs.items():
             _wait_for_first_gradient(program, steps[name])
         watched = next(iter(programs.values()))
+
+        def read() -> dict[str, tuple[Moment, StepPoint, float]]:
+            return {
+                name: (
+                    program.moment(),
+                    steps[name].read()[-1],
+                    command_cpu_s(program.pid, word) if word else 0.0,
+                )
+                for name, program in programs.items()
+            }
+
         sleep_until(watched, time.time() + length.warm_up_s)
-        before = {name: (program.moment(), steps[name].read()[-1]) for name, program in programs.items()}
+        before = read()
         sleep_until(watched, time.time() + length.window_s)
-        after = {name: (program.moment(), steps[name].read()[-1]) for name, program in programs.items()}
+        after = read()
     return {
-        name: _window(before[name][0], after[name][0], before[name][1], after[name][1], {})
-        for name in programs
+        name: _window(start, end, at_start, at_end, {word: apart_end_s - apart_start_s} if word else {})
+        for name, (start, at_start, apart_start_s) in before.items()
+        for end, at_end, apart_end_s in (after[name],)
     }
 
 

@@ -1,5 +1,6 @@
 """A tree's CPU time includes every process in it, however short it lived."""
 
+import os
 import subprocess
 import sys
 import time
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.process_tree import children_of, process_cpu_s, tree_cpu_s, tree_of
+from benchmarks.process_tree import children_of, command_cpu_s, process_cpu_s, tree_cpu_s, tree_of
 from benchmarks.program import Program
 from tidegate.core.errors import UnavailableError
 
@@ -137,3 +138,20 @@ time.sleep(600)
     while process_cpu_s(pid) is not None:
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
+
+
+def test_time_of_processes_whose_command_has_a_word_is_told_apart() -> None:
+    busy = "import time\nend = time.process_time() + 0.2\nwhile time.process_time() < end: pass\ninput()"
+    idle = [sys.executable, "-c", "input()", "other"]
+    with (
+        subprocess.Popen([sys.executable, "-c", busy, "apart"], stdin=subprocess.PIPE) as apart,
+        subprocess.Popen(idle, stdin=subprocess.PIPE) as other,
+    ):
+        deadline_s = time.monotonic() + 30.0
+        while (spent_s := command_cpu_s(os.getpid(), "apart")) < 0.2:
+            assert time.monotonic() < deadline_s, spent_s
+            time.sleep(0.02)
+        assert spent_s < 1.5
+        assert command_cpu_s(os.getpid(), "nowhere") == 0.0
+        apart.kill()
+        other.kill()
