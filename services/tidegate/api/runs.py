@@ -12,28 +12,34 @@ from tidegate.cli.trajectory_history import read_trajectory_history, sentence
 from tidegate.cli.up.history import read_steps
 from tidegate.cli.up.summary import read_summary
 from tidegate.core.audit import Audit
+from tidegate.launch.backup.fetching import FetchedRun
 from tidegate.launch.local_files import require_local
 from tidegate.launch.named_version import NEWEST
 from tidegate.launch.run_folder import find_folder, is_running, read_record
 from tidegate.launch.stored_policy import stored_version
+from tidegate.runtime.object_storage.urls import is_url
 from tidegate.trajectory_store import reading
 from tidegate.trajectory_store.exporting import ended
 
 
 class Run:
-    """A run by its folder. Each call reads the files as they are then; nothing is written.
+    """A run by its folder, or by the address of its backups. Each call reads the files as they are, and writes none.
+
+    Of an address it is the newest backup at that moment, copied into a temporary folder that ends with this object.
 
     Tables are pyarrow's and need the extra ``data``; ``.to_pandas()`` makes them pandas' where that is installed.
     """
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        """``folder``: the run's; None is the newest below .tidegate/runs.
+        """``folder``: the run's, or an address such as ``s3://bucket/runs``; None is the newest below .tidegate/runs.
 
         Raises:
             NotFoundError: no run wrote there.
-            ConfigError: it is a run in a cluster, whose files are in its pods.
+            ConfigError: it is a run in a cluster, whose files are in its pods, or a place without a whole backup.
         """
-        self.folder: Path = find_folder(None if folder is None else Path(folder).expanduser())
+        self._fetched = FetchedRun(folder) if isinstance(folder, str) and is_url(folder) else None
+        named = folder if self._fetched is None else self._fetched.folder
+        self.folder: Path = find_folder(None if named is None else Path(named).expanduser())
         record = require_local(
             read_record(self.folder), otherwise="use the commands of tidegate in admission's pod"
         )

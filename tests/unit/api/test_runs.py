@@ -1,3 +1,4 @@
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -7,14 +8,16 @@ from tests.unit.cli.run_folder import (
     LINEAGE,
     id_of,
     write_accounting,
+    write_checkpoint,
     write_run,
     write_samples,
     write_text_run,
 )
 from tests.unit.cli.ui.completions import LOGPROBS, TOKENS, write_completions
+from tests.unit.launch.backup.folders import back_up
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.ids import PolicyVersion, RunId
-from tidegate.launch.run_folder import read_plan
+from tidegate.launch.run_folder import read_plan, read_record
 from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.trajectory_store import reading
 
@@ -88,3 +91,31 @@ def test_folder_without_a_run_and_a_wrong_version_are_refused(tmp_path: Path) ->
     write_run(tmp_path)
     with pytest.raises(ConfigError, match="no version"):
         tidegate.Run(tmp_path).policy("latest")
+
+
+@pytest.mark.slow
+def test_address_of_backups_is_a_run_as_well(tmp_path: Path) -> None:
+    folder, bucket = tmp_path / "run", tmp_path / "bucket"
+    write_accounting(folder, batches=2)
+    write_checkpoint(folder, read_record(folder), step=2)
+    back_up(folder, bucket)
+
+    async def opened() -> tidegate.Run:
+        return tidegate.Run(bucket.as_uri())
+
+    run = asyncio.run(opened())  # as in a notebook, beside an event loop
+    assert run.folder != folder
+    assert run.id == tidegate.Run(folder).id
+    assert run.audit() == tidegate.Run(folder).audit()
+    copy = run.folder
+    del run
+    assert not copy.exists(), "it ends with the object"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("url", "said"), [("file:///nowhere/at/all", "cannot be opened as a run"), ("ftp://host/x", "begin the")]
+)
+def test_address_without_a_backup_is_refused(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        tidegate.Run(url)

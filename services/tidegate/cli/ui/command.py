@@ -13,8 +13,10 @@ import typer
 from tidegate.cli.run_list import RunFolders
 from tidegate.cli.ui.guard import is_loopback
 from tidegate.core.errors import ConfigError
+from tidegate.launch.backup.fetching import FetchedRun
 from tidegate.launch.run_folder import RUNS
 from tidegate.runtime.loading import load
+from tidegate.runtime.object_storage.urls import is_url
 from tidegate.runtime.ports import LOOPBACK
 
 PORT = 8471
@@ -25,8 +27,13 @@ TOKEN_VARIABLE = "TIDEGATE_UI_TOKEN"
 
 def ui(
     place: Annotated[
-        Path, typer.Argument(help="Run folder, or a folder with runs.", metavar="DIR", show_default=True)
-    ] = RUNS,
+        str,
+        typer.Argument(
+            help="Run folder, a folder with runs, or the address of a run's backups.",
+            metavar="DIR",
+            show_default=True,
+        ),
+    ] = str(RUNS),
     host: Annotated[
         str, typer.Option(help="Address to listen on; another than loopback needs a token.")
     ] = LOOPBACK,
@@ -41,12 +48,15 @@ def ui(
 ) -> None:
     """Serve a page over runs: curves, lag against the budget, the bottleneck, every trajectory. It changes nothing.
 
-    Reads the folders of live and ended runs, until it is interrupted.
+    Reads the folders of live and ended runs, until it is interrupted. Of an address it shows the newest backup that
+    there is when it starts.
     """
     check_can_serve(host=host, token=token)
-    serve = partial(_serve, place, host=host, port=port, token=token)
+    fetched = FetchedRun(place) if is_url(place) else None
+    folder = Path(place) if fetched is None else fetched.folder
+    serve = partial(_serve, folder, host=host, port=port, token=token)
     asyncio.run(
-        serve() if cluster is None else load("tidegate.cli.ui.cluster:with_copy")(cluster, place, serve)
+        serve() if cluster is None else load("tidegate.cli.ui.cluster:with_copy")(cluster, folder, serve)
     )
 
 

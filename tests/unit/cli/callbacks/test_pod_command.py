@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class CopiedRun:
         return [" ".join(line.split()[:2]) for line in lines]
 
     @contextmanager
-    def called(self) -> Iterator[None]:
+    def called(self) -> Generator[None]:
         """The container until it is killed, which happens after it kept what it told.
 
         Killed between the two, it tells the newest again.
