@@ -253,3 +253,17 @@ def test_a_run_without_books_and_a_file_that_cannot_be_written_are_named(
     assert run_command(["export", str(tmp_path / "bare"), "--to", str(tmp_path / "a.parquet")]) == 2
     assert "no ledger" in capsys.readouterr().err
     assert not (tmp_path / "a.parquet").exists()
+
+
+def test_file_at_an_address_is_the_one_that_a_folder_gets(store: Store, folder: Path, tmp_path: Path) -> None:
+    store.close()
+    sent = tmp_path / "bucket" / "runs" / "all.parquet"
+    assert run_command(["export", str(folder), "--to", sent.as_uri()]) == 0
+    assert pq.read_table(sent).to_pylist() == exported(folder, tmp_path / "local.parquet")
+
+
+def test_address_that_cannot_be_one_is_refused_before_the_run_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(["export", str(tmp_path / "no-run"), "--to", "ftp://host/all.parquet"]) == 2
+    assert "--to: ftp://" in capsys.readouterr().err

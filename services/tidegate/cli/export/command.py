@@ -1,6 +1,7 @@
 """``tidegate export``."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ from tidegate.cli.accounting import ledger_path
 from tidegate.cli.console import open_console
 from tidegate.cli.export.table import COLUMNS, FORMAT, TENSOR_COLUMNS, Column, arrow_type
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
+from tidegate.cli.sent_file import check_target, write_file_to
 from tidegate.core.errors import ConfigError
 from tidegate.launch.local_files import require_local
 from tidegate.launch.run_folder import find_folder, read_record
@@ -25,7 +27,10 @@ GROUP_TOKENS = 1 << 20
 def export(
     run: RunArgument = None,
     folder: RunOption = None,
-    to: Annotated[Path, typer.Option("--to", help="Parquet file to write.")] = Path("trajectories.parquet"),
+    to: Annotated[
+        str,
+        typer.Option("--to", help="Parquet file to write, also as s3://bucket/name.parquet (gs://, az://)."),
+    ] = "trajectories.parquet",
     since_step: Annotated[
         int,
         typer.Option(
@@ -37,10 +42,12 @@ def export(
     ] = False,
 ) -> None:
     """Export the trained and dropped trajectories of a running or stopped run, a row each."""
+    check_target(to, setting="--to")
     where = find_folder(named_run(run, folder))
     record = require_local(read_record(where))
     pages = ended(ledger_path(where).parent, since_step=since_step, with_tensors=tensors)
-    counts = write_table(pages, to, run_id=record.run_id, with_tensors=tensors)
+    write = partial(write_table, pages, run_id=record.run_id, with_tensors=tensors)
+    counts = write_file_to(to, write, setting="--to")
     shares = ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()))
     open_console().print(f"{to}: {shares or 'no trajectory is terminal yet'}")
 

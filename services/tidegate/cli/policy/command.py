@@ -9,14 +9,13 @@ import typer
 from tidegate.cli.console import open_console
 from tidegate.cli.policy.exporting import check_format, write_policy
 from tidegate.cli.policy.hub import HubRepository, push_policy
-from tidegate.cli.policy.sending import write_file_to, write_folder_to
+from tidegate.cli.policy.sending import write_folder_to
 from tidegate.cli.policy.transformers_folder import write_folder
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
+from tidegate.cli.sent_file import check_target, write_file_to
 from tidegate.core.errors import ConfigError
 from tidegate.launch.named_version import NEWEST
 from tidegate.launch.stored_policy import stored_version
-from tidegate.runtime.object_storage.place import require_library
-from tidegate.runtime.object_storage.urls import is_url, scheme_of
 
 VersionOption = Annotated[
     str,
@@ -78,10 +77,8 @@ def policy(
         raise ConfigError("--to and --push-to-hub exclude each other", fix="run the command once for each")
     if to is None:
         check_format(Path(output))
-    for url, setting in ((to or "", "--to"), (output, "--output")):
-        if is_url(url):
-            scheme_of(url, setting=setting)
-            require_library()
+    check_target(to or "", setting="--to")
+    check_target(output, setting="--output")
     stored = stored_version(named_run(run, folder), version)
     if push_to_hub is not None:
         repository = HubRepository(push_to_hub, private=private)
@@ -92,7 +89,7 @@ def policy(
         write_folder_to(to, partial(write_folder, stored, adapters=adapters))
         open_console().print(f"{to}: version {stored.version} of {stored.run}", soft_wrap=True)
         return
-    num_bytes = write_file_to(output, partial(write_policy, stored))
+    num_bytes = write_file_to(output, partial(write_policy, stored), setting="--output")
     console = open_console()
     console.print(
         f"{output}: version {stored.version} of {stored.run}, {num_bytes:,} bytes",

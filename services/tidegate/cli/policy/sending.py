@@ -1,7 +1,7 @@
-"""Files of a policy where a command's option names them: on this machine, or in object storage.
+"""The folder of a policy where a command's option names it: on this machine, or in object storage.
 
-For object storage they are written to a temporary folder first, and sent. The model card of a folder is sent last:
-where it is, the folder is whole.
+For object storage it is written to a temporary folder first, and sent. The model card is sent last: where it is, the
+folder is whole.
 """
 
 import asyncio
@@ -12,24 +12,7 @@ from pathlib import Path
 from tidegate.cli.policy.transformers_folder import README
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.object_storage.place import ObjectPlace, open_place
-from tidegate.runtime.object_storage.urls import is_url, parent_of_object
-
-
-def write_file_to(target: str, write: Callable[[Path], int]) -> int:
-    """Let ``write`` make a file at a path or an address; returns what it returns.
-
-    Raises:
-        TidegateError: as ``write``, or the store refused or did not answer in time.
-    """
-    if not is_url(target):
-        return write(Path(target))
-    url, name = parent_of_object(target)
-    place = open_place(url, setting="--output", makes_folder=True)
-    with tempfile.TemporaryDirectory(prefix="tidegate-") as folder:
-        path = Path(folder) / name
-        num_bytes = write(path)
-        asyncio.run(place.put_file(name, path))
-    return num_bytes
+from tidegate.runtime.object_storage.urls import is_url
 
 
 def write_folder_to(target: str, write: Callable[[Path], None]) -> None:
