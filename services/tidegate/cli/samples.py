@@ -1,12 +1,11 @@
 """Reader of admission's samples, ``admission/stats.jsonl``: one JSON object a line."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
 from tidegate.admission.samples import FILE_NAME
+from tidegate.runtime.json_lines_file import whole_lines
 
 SAMPLES_FILE = Path("admission") / FILE_NAME
 TAIL_BYTES = 256 << 10
@@ -19,7 +18,7 @@ def read_samples(folder: Path) -> Iterator[dict[str, Any]]:
     for path in (*sorted(older, key=lambda path: -int(path.suffix[1:])), current):
         if path.is_file():
             with path.open("rb") as file:
-                yield from _decode(file)
+                yield from whole_lines(file, dict[str, Any])
 
 
 def last_working_sample(folder: Path) -> dict[str, Any] | None:
@@ -31,7 +30,7 @@ def last_working_sample(folder: Path) -> dict[str, Any] | None:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         lines = file.read().splitlines()
     newest: dict[str, Any] | None = None
-    for sample in _decode(reversed(lines)):
+    for sample in whole_lines(reversed(lines), dict[str, Any]):
         if not sample.get("paused"):
             return sample
         newest = newest or sample
@@ -52,12 +51,3 @@ def numbers(sample: dict[str, Any]) -> dict[str, float]:
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             found[name] = float(value)
     return found
-
-
-def _decode(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    decoder = msgspec.json.Decoder(dict[str, Any])
-    for line in lines:
-        try:
-            yield decoder.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue

@@ -8,13 +8,11 @@ from typing import Any
 import msgspec
 
 from tidegate.learner.token_gaps_log import TOKEN_GAPS_FILE, GapsLine, TrajectoryGaps
-from tidegate.runtime.json_lines_file import newest_lines
+from tidegate.runtime.json_lines_file import newest_lines, whole_lines
 
 FILE = Path("learner") / TOKEN_GAPS_FILE
 # Updates that the list of the largest gaps looks at.
 UPDATES_MAX = 500
-
-_decoder = msgspec.json.Decoder(GapsLine)
 
 
 class FoundGaps(msgspec.Struct, frozen=True):
@@ -28,10 +26,8 @@ class FoundGaps(msgspec.Struct, frozen=True):
 def gaps_of(folder: Path, trajectory_id: str) -> FoundGaps | None:
     """The gaps of a trajectory in the run ``folder``; None of one that was not among those furthest off."""
     name = msgspec.json.encode(trajectory_id)
-    for data in newest_lines(folder / FILE):
-        line = _decoded(data) if name in data else None
-        if line is None:
-            continue
+    named = (data for data in newest_lines(folder / FILE) if name in data)
+    for line in whole_lines(named, GapsLine):
         for each in line.trajectories:
             if each.trajectory_id == trajectory_id:
                 return FoundGaps(line.version, each.largest, _numbers(each))
@@ -41,13 +37,11 @@ def gaps_of(folder: Path, trajectory_id: str) -> FoundGaps | None:
 def largest_gaps(folder: Path, *, most: int = 20) -> list[dict[str, Any]]:
     """Of the newest updates, the trajectories with the largest gaps: version, trajectory id, nats."""
     found: list[dict[str, Any]] = []
-    for data in islice(newest_lines(folder / FILE), UPDATES_MAX):
-        if (line := _decoded(data)) is not None:
-            version = line.version
-            found += [
-                {"version": version, "trajectory_id": each.trajectory_id, "largest": each.largest}
-                for each in line.trajectories
-            ]
+    for line in whole_lines(islice(newest_lines(folder / FILE), UPDATES_MAX), GapsLine):
+        found += [
+            {"version": line.version, "trajectory_id": each.trajectory_id, "largest": each.largest}
+            for each in line.trajectories
+        ]
     return sorted(found, key=lambda each: -each["largest"])[:most]
 
 
@@ -56,11 +50,3 @@ def _numbers(each: TrajectoryGaps) -> list[float | None]:
         return [round(gap, 5) if math.isfinite(gap) else None for gap in each.decoded().tolist()]
     except ValueError:
         return []
-
-
-def _decoded(data: bytes) -> GapsLine | None:
-    """None of a line that a kill cut."""
-    try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None

@@ -2,9 +2,15 @@
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from tidegate.core.json_text import NOT_JSON
+
+T = TypeVar("T")
 
 
 class JsonLinesFile:
@@ -70,6 +76,17 @@ def newest_lines(path: Path, *, files_kept: int = 1) -> Iterator[bytes]:
         except FileNotFoundError:
             continue
         yield from reversed(data.splitlines())
+
+
+def whole_lines(lines: Iterable[bytes], kind: type[T]) -> Iterator[T]:
+    """The lines as records of a kind; those that a kill or a full disk cut, or another version wrote, are left out."""
+    decoder = msgspec.json.Decoder(kind)
+    for line in lines:
+        try:
+            record = decoder.decode(line)
+        except NOT_JSON:
+            continue
+        yield record
 
 
 def _named(path: Path, number: int) -> Path:

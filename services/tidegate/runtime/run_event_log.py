@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from tidegate.runtime.json_lines_file import JsonLinesFile
+from tidegate.runtime.json_lines_file import JsonLinesFile, whole_lines
 
 EVENTS_FILE = "events.jsonl"
 # Past this the file becomes events.jsonl.1, which replaces the one before.
@@ -45,7 +43,6 @@ def read_events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
 
     ``folder``: of a run; what admission wrote while the run was in a cluster comes first.
     """
-    decoder = msgspec.json.Decoder(dict[str, Any])
     names = [f"{part}{EVENTS_FILE}{suffix}" for part in _PARTS for suffix in (".1", "")]
     for name in names:
         try:
@@ -53,10 +50,6 @@ def read_events(folder: Path, kind: str) -> Iterator[dict[str, Any]]:
         except FileNotFoundError:  # for a moment also while the log is rotated
             continue
         with opened as file:
-            for line in file:
-                try:
-                    event = decoder.decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    continue
+            for event in whole_lines(file, dict[str, Any]):
                 if event.get("kind") == kind:
                     yield event

@@ -7,7 +7,6 @@ import msgspec
 
 from tidegate.core.errors import ConfigError, NotFoundError
 from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
-from tidegate.core.json_text import NOT_JSON
 from tidegate.core.records import Array
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.launch.forking import CHECKPOINTS
@@ -19,6 +18,7 @@ from tidegate.learner.checkpoint import read as read_checkpoint
 from tidegate.learner.environment_file import read_environment
 from tidegate.learner.recomputing import Recomputer, differing
 from tidegate.learner.steps_log import StepLine
+from tidegate.runtime.json_lines_file import whole_lines
 from tidegate.runtime.loading import load
 from tidegate.trajectory_store.kept_updates import KeptBatch, KeptUpdates
 from tidegate.weight_distribution.reading import VersionsOnDisk
@@ -225,11 +225,7 @@ def _losses(path: Path) -> Mapping[PolicyVersion, float]:
     for file in (path.with_name(f"{path.name}.1"), path):
         if not file.is_file():
             continue
-        for line in file.read_bytes().splitlines():
-            try:
-                step = msgspec.json.decode(line, type=StepLine)
-            except NOT_JSON:
-                continue
+        for step in whole_lines(file.read_bytes().splitlines(), StepLine):
             if step.loss is not None:
                 losses[PolicyVersion(lineage=LineageName(step.lineage), step=step.step)] = step.loss
     return losses

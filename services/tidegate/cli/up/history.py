@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
+from tidegate.runtime.json_lines_file import whole_lines
 
 STEPS_FILE = Path("learner") / "steps.jsonl"
 # The last line holds a lag for each of its trajectories, thousands at most.
@@ -20,14 +20,9 @@ def step_files(folder: Path) -> list[Path]:
 
 def read_steps(folder: Path) -> Iterator[dict[str, Any]]:
     """Every step in the order it was written; a last line that a kill truncated is skipped."""
-    decoder = msgspec.json.Decoder(dict[str, Any])
     for path in step_files(folder):
         with path.open("rb") as file:
-            for line in file:
-                try:
-                    yield decoder.decode(line)
-                except (msgspec.DecodeError, UnicodeDecodeError):
-                    continue
+            yield from whole_lines(file, dict[str, Any])
 
 
 def last_update(folder: Path) -> dict[str, Any]:
@@ -38,12 +33,7 @@ def last_update(folder: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - TAIL_BYTES))
         lines = file.read().splitlines()
-    for line in reversed(lines):
-        try:
-            return msgspec.json.decode(line, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            continue
-    return {}
+    return next(whole_lines(reversed(lines), dict[str, Any]), dict[str, Any]())
 
 
 def read_history(folder: Path, name: str) -> list[tuple[float, float]]:
