@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 NAMESPACE = "rl-tutorial"
+BUCKET = "s3://runs/tidegate"
 PUSH = 'make images push IMAGES="light cpu" REGISTRY=$REGISTRY/ TAG=$TAG'
 
 
@@ -57,15 +58,15 @@ def test_commands_of_the_tutorial_take_a_task_to_the_cluster_and_its_model_home(
         # The images are there, under no registry's name.
         "export REGISTRY=registry.example/rl TAG=0.1.0": f"export REGISTRY= TAG={TAG}",
         PUSH: ":",
-        "export BUCKET=s3://my-bucket/tidegate": "export BUCKET=s3://runs/tidegate",
         "AWS_ACCESS_KEY_ID=...": f"AWS_ACCESS_KEY_ID={S3_USER['AWS_ACCESS_KEY_ID']}\nAWS_ENDPOINT_URL={in_cluster}",
         "AWS_SECRET_ACCESS_KEY=...": f"AWS_SECRET_ACCESS_KEY={S3_USER['AWS_SECRET_ACCESS_KEY']}",
         "AWS_REGION=eu-central-1": f"AWS_REGION={S3_USER['AWS_REGION']}",
         "set -a; . ./bucket.env; set +a": f"set -a; . ./bucket.env; AWS_ENDPOINT_URL={here}; set +a",
-        "  --set run.backup=$BUCKET --set backup.existingSecret=bucket --wait --timeout 10m": (
-            "  --set run.backup=$BUCKET --set backup.existingSecret=bucket --wait --timeout 10m"
-            f" --set backup.port={S3_PORT}"
+        "  --set run.backup=s3://my-bucket/tidegate --set backup.existingSecret=bucket --wait --timeout 10m": (
+            f"  --set run.backup={BUCKET} --set backup.existingSecret=bucket --set backup.port={S3_PORT} --wait"
+            " --timeout 10m"
         ),
+        "tidegate restore s3://my-bucket/tidegate taken-home": f"tidegate restore {BUCKET} taken-home",
     }
     sys.stdout.write("\n".join(walk(page, checkout, replaced=replaced)))
     assert (checkout / "model" / "model.safetensors").is_file()
