@@ -33,6 +33,7 @@ def test_folder_holds_a_run_of_the_given_name(tmp_path: Path, kind: str) -> None
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_test_of_the_folder_passes(tmp_path: Path, kind: str) -> None:
     write_template(kind, "mine", tmp_path / "mine")

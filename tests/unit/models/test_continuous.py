@@ -37,6 +37,7 @@ ROWS = st.builds(
 EVENTS = st.one_of(st.lists(ROWS, max_size=5), st.just("swap"), st.integers(0, 7))
 
 
+@pytest.mark.slow
 @settings(max_examples=num_examples(60), deadline=None)
 @given(
     schedule=st.lists(EVENTS, min_size=1, max_size=14),

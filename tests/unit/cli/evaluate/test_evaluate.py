@@ -198,6 +198,7 @@ def test_task_of_ones_own_scores_with_the_verifiers_of_the_run(
     assert "mine: 3 answers could not be scored and count as 0." in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_what_is_scored_elsewhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Only language models"):
         evaluate(write_policies(tmp_path / "classic"))

@@ -46,6 +46,7 @@ def worker_of(gateway: Gateway, library: Library) -> GroupWorker:
     return GroupWorker({"mine": env_of(library)}, client, name="w", episodes_max=4)
 
 
+@pytest.mark.slow
 async def test_rubric_scores_all_episodes_of_a_group_at_once(library: Library) -> None:
     verdicts = await env_of(library).play_group({"prompt": "say"}, SEATS, model="policy", play_s=60.0)
     assert library.seen == [["0", "1", "2"]]

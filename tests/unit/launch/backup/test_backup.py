@@ -117,6 +117,7 @@ def test_secrets_of_a_run_are_in_no_object(folder: Path, tmp_path: Path) -> None
     assert read_record(tmp_path / "again").task_secret == ""
 
 
+@pytest.mark.slow
 def test_upload_that_is_killed_between_any_two_calls_leaves_a_whole_backup_in_force(
     folder: Path, tmp_path: Path
 ) -> None:

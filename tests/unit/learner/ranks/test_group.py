@@ -20,6 +20,7 @@ from tidegate.learner.ranks.lost_ranks import lost_ranks, named
 from tidegate.learner.ranks.membership import Membership
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_notice_the_failure_are_the_lost_ones(tmp_path: Path) -> None:
     found: dict[int, tuple[int, ...]] = {}
 
