@@ -48,6 +48,14 @@ class Window(msgspec.Struct, frozen=True):
         return self.steps / self.wall_s
 
 
+class Reading(msgspec.Struct, frozen=True):
+    """A running program at one moment: its newest step, and CPU seconds so far of some of its processes by name."""
+
+    moment: Moment
+    step: StepPoint | None
+    cpu_s_by_process: dict[str, float]
+
+
 class TrainingRun(msgspec.Struct, frozen=True):
     """``steady`` begins well after the first gradient; ``whole`` from the first process to the end of ``steady``."""
 
@@ -94,27 +102,20 @@ def measure_training(command: Sequence[str], *, folder: Path, length: Length) ->
         _wait_for_first_gradient(program, steps)
         first = steps.points[0]
         sleep_until(program, first.at_s + length.warm_up_s)
-        steady_from, at_start, names_before = (
-            program.moment(),
-            steps.read()[-1],
-            cpu_s_by_process(program, folder),
-        )
-        sleep_until(program, steady_from.at_s + length.window_s)
-        steady_to, at_end, names_after = program.moment(), steps.read()[-1], cpu_s_by_process(program, folder)
+        start = Reading(program.moment(), steps.read()[-1], cpu_s_by_process(program, folder))
+        sleep_until(program, start.moment.at_s + length.window_s)
+        end = Reading(program.moment(), steps.read()[-1], cpu_s_by_process(program, folder))
         if length.target_return is not None:
             _wait_for_target(program, steps, length)
         points = list(steps.read())
     reached = (
         first_reaching(points, mean_return=length.target_return) if length.target_return is not None else None
     )
-    by_process = {
-        name: cpu_s - names_before[name] for name, cpu_s in names_after.items() if name in names_before
-    }
     return TrainingRun(
         first_gradient_s=first.at_s - program.started_at_s,
-        steady=_window(steady_from, steady_to, at_start, at_end, by_process),
+        steady=_window(start, end),
         whole=_window(
-            msgspec.structs.replace(begun, at_s=program.started_at_s, cpu_s=0.0), steady_to, None, at_end, {}
+            Reading(msgspec.structs.replace(begun, at_s=program.started_at_s, cpu_s=0.0), None, {}), end
         ),
         reached=reached,
         reached_after_s=reached.at_s - program.started_at_s if reached is not None else None,
@@ -151,12 +152,12 @@ def measure_beside(
             _wait_for_first_gradient(program, steps[name])
         watched = next(iter(programs.values()))
 
-        def read() -> dict[str, tuple[Moment, StepPoint, float]]:
+        def read() -> dict[str, Reading]:
             return {
-                name: (
+                name: Reading(
                     program.moment(),
                     steps[name].read()[-1],
-                    command_cpu_s(program.pid, word) if word else 0.0,
+                    {word: command_cpu_s(program.pid, word)} if word else {},
                 )
                 for name, program in programs.items()
             }
@@ -165,11 +166,7 @@ def measure_beside(
         before = read()
         sleep_until(watched, time.time() + length.window_s)
         after = read()
-    return {
-        name: _window(start, end, at_start, at_end, {word: apart_end_s - apart_start_s} if word else {})
-        for name, (start, at_start, apart_start_s) in before.items()
-        for end, at_end, apart_end_s in (after[name],)
-    }
+    return {name: _window(before[name], after[name]) for name in programs}
 
 
 def wait_for_training(program: Program, folder: Path, *, after_s: float) -> float:
@@ -218,17 +215,21 @@ def sleep_until(program: Program, at_s: float) -> None:
         program.require_alive()
 
 
-def _window(
-    start: Moment, end: Moment, at_start: StepPoint | None, at_end: StepPoint, by_process: dict[str, float]
-) -> Window:
-    wall_s, cpu_s = end.at_s - start.at_s, end.cpu_s - start.cpu_s
+def _window(start: Reading, end: Reading) -> Window:
+    """Between two readings; a start without a step is before the first. Processes of both are told apart."""
+    assert end.step is not None, "a window ends while it trains"
+    wall_s, cpu_s = end.moment.at_s - start.moment.at_s, end.moment.cpu_s - start.moment.cpu_s
     return Window(
-        steps=at_end.env_steps - (at_start.env_steps if at_start is not None else 0),
-        updates=at_end.step - (at_start.step if at_start is not None else 0),
+        steps=end.step.env_steps - (start.step.env_steps if start.step is not None else 0),
+        updates=end.step.step - (start.step.step if start.step is not None else 0),
         wall_s=wall_s,
         cpu_s=cpu_s,
-        others_cores=max(0.0, (end.machine_s - start.machine_s - cpu_s) / wall_s),
-        cpu_s_by_process=by_process,
+        others_cores=max(0.0, (end.moment.machine_s - start.moment.machine_s - cpu_s) / wall_s),
+        cpu_s_by_process={
+            name: spent_s - start.cpu_s_by_process[name]
+            for name, spent_s in end.cpu_s_by_process.items()
+            if name in start.cpu_s_by_process
+        },
     )
 
 

@@ -4,12 +4,14 @@ Task, conversation and verifiers are called as in a run, in the same child proce
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
 import msgspec
+import structlog
 
 from tidegate.core.errors import ConfigError
 from tidegate.environment.config import EnvironmentConfig
@@ -18,11 +20,14 @@ from tidegate.environment.conversations.registry import CONVERSATIONS
 from tidegate.environment.conversations.tools import Tools
 from tidegate.environment.judgements import Judgement, VerifierFailed
 from tidegate.environment.own_code.episodes import OwnEpisodes
-from tidegate.environment.parts import tools_of
-from tidegate.environment.scoring import checked
-from tidegate.environment.state import AnsweredProblem, combined
+from tidegate.environment.own_code.tasks import OwnTasks, own_task_of
+from tidegate.environment.parts import bounds_of, close_verifiers, open_verifiers, tools_of
+from tidegate.environment.sandbox.registry import open_sandbox
+from tidegate.environment.scoring import Scorer, checked, failure_of
+from tidegate.environment.state import TASK, AnsweredProblem, ScoreCache, combined
 from tidegate.environment.tasks.port import Problem, Score
-from tidegate.environment.verdicts import open_verdicts
+from tidegate.environment.tasks.registry import get_task
+from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import WorkloadConfig
 
 
@@ -59,19 +64,32 @@ async def play_text(
     Raises:
         ConfigError: something cannot be loaded or opened, or a verifier or the conversation failed; with file and line.
     """
+    bounds = msgspec.structs.replace(bounds_of(config), num_processes=1)
+    own = own_task_of(workload, folder=folder)
     async with AsyncExitStack() as stack:
-        verdicts = await stack.enter_async_context(
-            open_verdicts(workload, config, folder=folder, num_processes=1)
+        tasks = OwnTasks(bounds, own={} if own is None else {workload.env: own})
+        stack.push_async_callback(tasks.close)
+        sandbox = open_sandbox(
+            config.isolation, config.sandbox, max_runs=1, environ=os.environ, log=structlog.get_logger()
         )
-        own = verdicts.own
+        stack.callback(sandbox.close)
+        verifiers = await open_verifiers(config, sandbox, folder=folder)
+        stack.push_async_callback(close_verifiers, verifiers)
+        scorer = Scorer(
+            get_task,
+            ScoreCache(num_max=config.cache_entries),
+            SystemClock(),
+            deadline_s=config.score_deadline_s,
+            own=tasks,
+        )
         converse = None
         if workload.turns_max > 1 and own is not None:
-            episodes = OwnEpisodes(own, verdicts.bounds, report=lambda _failed, _problem, _text: None)
+            episodes = OwnEpisodes(own, bounds, report=lambda _failed, _problem, _text: None)
             stack.push_async_callback(episodes.close)
             await episodes.start()
             converse = partial(_converse_own, episodes, problem)
         elif workload.turns_max > 1:
-            converse = partial(_converse, workload.env, problem, tools_of(config, sandbox=verdicts.sandbox))
+            converse = partial(_converse, workload.env, problem, tools_of(config, sandbox=sandbox))
         played: list[PlayedText] = []
         for script in scripts:
             began_s = time.monotonic()
@@ -80,11 +98,16 @@ async def play_text(
             else:
                 opening, turns, last = await converse(script, workload.turns_max)
             answer = AnsweredProblem(problem, "\n".join(text for turn in turns for text in turn if text))
-            task = None
-            if converse is not None:
+            parts: dict[str, Judgement] = {}
+            if TASK in config.weights():
                 own_score = None if last is None else last.score
-                task = checked(own_score or Score(0.0, {}, "its turns are used up"))
-            parts = await verdicts.parts(answer, task=task)
+                parts[TASK] = (
+                    (await scorer.judge(workload.env, [answer]))[0]
+                    if converse is None
+                    else checked(own_score or Score(0.0, {}, "its turns are used up"))
+                )
+            for name, verifier in verifiers.items():
+                parts[name] = await _asked(partial(verifier.score, problem, answer.completion))
             end = "scored" if converse is None or last is None else _end_of(last, num=len(turns))
             played.append(_verdict(config, opening, turns, end, parts, took_s=time.monotonic() - began_s))
     return played
@@ -119,6 +142,13 @@ def _verdict(
         {name: score.reward for name, score in scores.items()},
         took_s,
     )
+
+
+async def _asked(ask: Callable[[], Awaitable[object]]) -> Judgement:
+    try:
+        return checked(await ask())
+    except Exception as error:  # a verifier is third-party code
+        return failure_of(error)
 
 
 Conversed = tuple[str, list[tuple[str, str]], ConversationTurn | None]

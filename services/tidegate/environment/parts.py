@@ -12,10 +12,10 @@ from tidegate.environment.verifiers.port import Verifier
 from tidegate.environment.verifiers.registry import make_verifier
 
 
-def bounds_of(config: EnvironmentConfig, *, num_processes: int | None = None) -> OwnCodeSettings:
-    """What the children of own code may take; ``num_processes`` in place of the setting."""
+def bounds_of(config: EnvironmentConfig) -> OwnCodeSettings:
+    """What the children of own code may take."""
     return OwnCodeSettings(
-        num_processes=num_processes or config.verifier_processes,
+        num_processes=config.verifier_processes,
         deadline_s=config.score_deadline_s,
         start_deadline_s=config.verifier_start_deadline_s,
         memory_bytes=config.verifier_memory_bytes,
