@@ -4,14 +4,12 @@ Task, conversation and verifiers are called as in a run, in the same child proce
 """
 
 import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
 import msgspec
-import structlog
 
 from tidegate.core.errors import ConfigError
 from tidegate.environment.config import EnvironmentConfig
@@ -19,15 +17,12 @@ from tidegate.environment.conversations.port import ConversationTurn
 from tidegate.environment.conversations.registry import CONVERSATIONS
 from tidegate.environment.conversations.tools import Tools
 from tidegate.environment.judgements import Judgement, VerifierFailed
+from tidegate.environment.opened_scoring import open_scoring
 from tidegate.environment.own_code.episodes import OwnEpisodes
-from tidegate.environment.own_code.tasks import OwnTasks, own_task_of
-from tidegate.environment.parts import bounds_of, close_verifiers, open_verifiers, tools_of
-from tidegate.environment.sandbox.registry import open_sandbox
-from tidegate.environment.scoring import Scorer, checked, failure_of
-from tidegate.environment.state import TASK, AnsweredProblem, ScoreCache, combined
+from tidegate.environment.parts import tools_of
+from tidegate.environment.scoring import checked, failure_of
+from tidegate.environment.state import TASK, AnsweredProblem, combined
 from tidegate.environment.tasks.port import Problem, Score
-from tidegate.environment.tasks.registry import get_task
-from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import WorkloadConfig
 
 
@@ -64,32 +59,19 @@ async def play_text(
     Raises:
         ConfigError: something cannot be loaded or opened, or a verifier or the conversation failed; with file and line.
     """
-    bounds = msgspec.structs.replace(bounds_of(config), num_processes=1)
-    own = own_task_of(workload, folder=folder)
     async with AsyncExitStack() as stack:
-        tasks = OwnTasks(bounds, own={} if own is None else {workload.env: own})
-        stack.push_async_callback(tasks.close)
-        sandbox = open_sandbox(
-            config.isolation, config.sandbox, max_runs=1, environ=os.environ, log=structlog.get_logger()
+        scoring = await stack.enter_async_context(
+            open_scoring(workload, config, folder=folder, num_processes=1)
         )
-        stack.callback(sandbox.close)
-        verifiers = await open_verifiers(config, sandbox, folder=folder)
-        stack.push_async_callback(close_verifiers, verifiers)
-        scorer = Scorer(
-            get_task,
-            ScoreCache(num_max=config.cache_entries),
-            SystemClock(),
-            deadline_s=config.score_deadline_s,
-            own=tasks,
-        )
+        own = scoring.envs.own.get(workload.env)
         converse = None
         if workload.turns_max > 1 and own is not None:
-            episodes = OwnEpisodes(own, bounds, report=lambda _failed, _problem, _text: None)
+            episodes = OwnEpisodes(own, scoring.bounds, report=lambda _failed, _problem, _text: None)
             stack.push_async_callback(episodes.close)
             await episodes.start()
             converse = partial(_converse_own, episodes, problem)
         elif workload.turns_max > 1:
-            converse = partial(_converse, workload.env, problem, tools_of(config, sandbox=sandbox))
+            converse = partial(_converse, workload.env, problem, tools_of(config, sandbox=scoring.sandbox))
         played: list[PlayedText] = []
         for script in scripts:
             began_s = time.monotonic()
@@ -102,11 +84,11 @@ async def play_text(
             if TASK in config.weights():
                 own_score = None if last is None else last.score
                 parts[TASK] = (
-                    (await scorer.judge(workload.env, [answer]))[0]
+                    (await scoring.scorer.judge(workload.env, [answer]))[0]
                     if converse is None
                     else checked(own_score or Score(0.0, {}, "its turns are used up"))
                 )
-            for name, verifier in verifiers.items():
+            for name, verifier in scoring.verifiers.items():
                 parts[name] = await _asked(partial(verifier.score, problem, answer.completion))
             end = "scored" if converse is None or last is None else _end_of(last, num=len(turns))
             played.append(_verdict(config, opening, turns, end, parts, took_s=time.monotonic() - began_s))

@@ -5,12 +5,12 @@ Each part is cached separately, so that a failed verifier causes no second reque
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from tidegate.core.curriculum import uniform_fraction
 from tidegate.core.distributions import Distribution, slowest_quantile
 from tidegate.core.errors import RecordError
 from tidegate.environment.config import EnvironmentConfig, times_of
-from tidegate.environment.failures import FailureReports
 from tidegate.environment.judgements import Judgement, why_failed
 from tidegate.environment.scoring import Scorer, attempted, checked, failure_of
 from tidegate.environment.session_envs import SessionVerdict
@@ -27,6 +27,14 @@ from tidegate.environment.tasks.port import Score
 from tidegate.environment.verifiers.port import Verifier
 
 
+class VerdictReports(Protocol):
+    """Takes verdicts by the name of their verifier; in the service ``failures.FailureReports`` counts and logs them."""
+
+    def judged(self, parts: Mapping[str, Sequence[Judgement]], answers: Sequence[AnsweredProblem]) -> None:
+        """One verdict of each verifier on each answer."""
+        ...
+
+
 class Rewards:
     """Computes rewards of completions and of whole episodes."""
 
@@ -35,7 +43,7 @@ class Rewards:
         scorer: Scorer,
         verifiers: Mapping[str, Verifier],
         config: EnvironmentConfig,
-        reports: FailureReports,
+        reports: VerdictReports,
         *,
         seed: int,
         problem_of: ProblemOf | None = None,

@@ -1,7 +1,8 @@
 """``tidegate evaluate``."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,15 +19,14 @@ from tidegate.cli.json_output import write_json
 from tidegate.cli.policy.command import VersionOption
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
-from tidegate.environment.libraries.names import is_verifiers
+from tidegate.environment.judgements import VerifierFailed
 from tidegate.environment.state import AnsweredProblem
-from tidegate.environment.tasks.port import Problem
+from tidegate.environment.tasks.port import Problem, Score
 from tidegate.launch.named_version import NEWEST
 from tidegate.launch.run_folder import read_plan
-from tidegate.launch.run_plan import RunPlan, parts_of
+from tidegate.launch.run_plan import RunPlan
 from tidegate.launch.stored_policy import StoredPolicy, stored_version
 from tidegate.runtime.loading import load
-from tidegate.runtime.prompt_sources import bin_in_env
 
 HELD_OUT = "held out"
 # Answers written at once.
@@ -65,10 +65,10 @@ def evaluate(
     The model is opened here; the run may have ended. Start it where the run was started.
     """
     stored = stored_version(named_run(run, folder), version)
-    parts = scored_parts(stored)
+    plan = scored_plan(stored)
     read = _of_files(data, num_max=problems) if data else _held_out(stored, num_max=problems)
     chosen = stored.file.workload.sampler.temperature if temperature is None else temperature
-    found = evaluated(stored, parts, read, num_samples=samples, temperature=chosen, seed=seed)
+    found = evaluated(stored, plan, read, num_samples=samples, temperature=chosen, seed=seed)
     if json:
         write_json(_document(stored, found, temperature=chosen, seed=seed))
     else:
@@ -95,8 +95,8 @@ def _held_out(stored: StoredPolicy, *, num_max: int) -> dict[str, list[HeldOutPr
     return {name: problems[:num_max] for name, problems in sets.items() if problems}
 
 
-def scored_parts(stored: StoredPolicy) -> dict[str, RunPlan]:
-    """The plan of each environment of the run, by its name, whose answers can be scored here.
+def scored_plan(stored: StoredPolicy) -> RunPlan:
+    """The plan of a run whose answers can be scored here.
 
     Raises:
         ConfigError: they cannot: it has no language model, or its episodes have several turns.
@@ -108,80 +108,82 @@ def scored_parts(stored: StoredPolicy) -> dict[str, RunPlan]:
             why=f"the policy of {stored.run} acts in {workload.env}",
             fix="use `tidegate play`, which prints the returns of greedy episodes",
         )
-    parts = parts_of(read_plan(stored.folder)[1])
-    for part in parts.values():
-        why = _why_elsewhere(part)
-        if why:
-            raise ConfigError(
-                f"The answers of {stored.run} cannot be scored here",
-                why=why,
-                fix="use its evaluations while it trains (task_queue.evaluation_every_versions)",
-            )
-    return parts
-
-
-def _why_elsewhere(part: RunPlan) -> str:
-    workload = part.file.workload
-    if part.services["actor"].gateway is not None or is_verifiers(workload.env):
-        return f"an agent plays the episodes of {workload.env}"
-    return f"episodes of {workload.env} have several turns" if workload.turns_max > 1 else ""
+    plan = read_plan(stored.folder)[1]
+    why = ""
+    if plan.services["actor"].gateway is not None or workload.of_verifiers():
+        why = f"an agent plays the episodes of {workload.title}"
+    elif workload.turns_max > 1:
+        why = f"episodes of {workload.title} have several turns"
+    if why:
+        raise ConfigError(
+            f"The answers of {stored.run} cannot be scored here",
+            why=why,
+            fix="use its evaluations while it trains (task_queue.evaluation_every_versions)",
+        )
+    return plan
 
 
 def evaluated(
     stored: StoredPolicy,
-    parts: Mapping[str, RunPlan],
+    plan: RunPlan,
     sets: dict[str, list[HeldOutProblem]],
     *,
     num_samples: int,
     temperature: float,
     seed: int,
 ) -> list[SetFigures]:
-    """The figures of each set. ``parts``: by the environment that a problem names, which it need not if there is one.
+    """The figures of each set. A problem names its environment, which it need not if the run has one.
 
     Raises:
         ConfigError: the model or a verifier cannot be opened, or a problem names none of several environments.
         RecordError: a prompt does not fit the model.
     """
-    only = next(iter(parts)) if len(parts) == 1 else None
+    names = list(plan.file.workload.by_name())
+    only = names[0] if len(names) == 1 else None
     nowhere = [
-        each for problems in sets.values() for each in problems if only is None and each.env not in parts
+        each for problems in sets.values() for each in problems if only is None and each.env not in names
     ]
     if nowhere:
         raise ConfigError(
             f"Problem {nowhere[0].prompt_id} names the environment {nowhere[0].env!r}",
-            why=f"the run has several: {', '.join(parts)}",
+            why=f"the run has several: {', '.join(names)}",
             fix="add the field `env` with one of them to each problem",
         )
     answering = load("tidegate.cli.evaluate.answering:Answering")(stored, slots=SLOTS)
+    kinds = ((1, 0.0), (num_samples, temperature))
+    answers = [
+        (only or problem.env, _answered(problem, answer))
+        for problems in sets.values()
+        for count, heat in kinds
+        for problem, of_one in zip(
+            problems,
+            answering.answers(problems, num_samples=count, temperature=heat, seed=seed),
+            strict=True,
+        )
+        for answer in of_one
+    ]
+    # All at once: a verifier may take a while to open.
+    judged = iter(asyncio.run(score_answers(plan, answers)))
     ks = [2**power for power in range(num_samples.bit_length())]
 
-    def figures(problems: Sequence[HeldOutProblem], *, count: int, heat: float) -> Figures:
-        answers = answering.answers(problems, num_samples=count, temperature=heat, seed=seed)
-        asked = [
-            (problem.env if only is None else only, _answered(problem, answer))
-            for problem, of_one in zip(problems, answers, strict=True)
-            for answer in of_one
-        ]
-        scored = asyncio.run(score_answers(parts, asked))
-        rewards = [scored.rewards[start : start + count] for start in range(0, len(asked), count)]
-        return figures_of(rewards, solved_at=SOLVED_REWARD, ks=ks, failures=scored.failures)
+    def figures(problems: Sequence[HeldOutProblem], count: int) -> Figures:
+        found = [list(islice(judged, count)) for _ in problems]
+        return figures_of(
+            [[each.reward if isinstance(each, Score) else 0.0 for each in of_one] for of_one in found],
+            solved_at=SOLVED_REWARD,
+            ks=ks,
+            failures=[each.why for of_one in found for each in of_one if isinstance(each, VerifierFailed)],
+        )
 
     return [
-        SetFigures(
-            name=name,
-            greedy=figures(problems, count=1, heat=0.0),
-            sampled=figures(problems, count=num_samples, heat=temperature),
-        )
+        SetFigures(name=name, greedy=figures(problems, 1), sampled=figures(problems, num_samples))
         for name, problems in sets.items()
     ]
 
 
 def _answered(problem: HeldOutProblem, answer: str) -> AnsweredProblem:
     asked = Problem(
-        prompt_id=problem.prompt_id,
-        prompt=problem.prompt,
-        answer=problem.answer,
-        bin=bin_in_env(problem.env, problem.bin),
+        prompt_id=problem.prompt_id, prompt=problem.prompt, answer=problem.answer, bin=problem.bin
     )
     return AnsweredProblem(asked, answer)
 
