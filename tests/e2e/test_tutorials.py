@@ -9,7 +9,7 @@ from tests.support.documented_commands import ROOT
 from tests.support.tutorials import Step, StepError, steps_of, walk
 
 TUTORIALS = ROOT / "docs" / "tutorials"
-# What the shell of tests/cluster types.
+# Typed by tests/cluster/test_tutorial.py.
 ON_A_CLUSTER = ("to_a_cluster.md",)
 LOCAL = sorted(page for page in TUTORIALS.glob("*.md") if page.name not in ("README.md", *ON_A_CLUSTER))
 

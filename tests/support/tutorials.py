@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from tests.support.documented_commands import FENCE
@@ -76,10 +78,8 @@ def walk(page: Path, folder: Path, *, replaced: Mapping[str, str] | None = None)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(step.text, encoding="utf-8")
         elif not step.beside:
-            later = steps[number + 1 :]
-            besides = later[: next((i for i, each in enumerate(later) if not each.beside), len(later))]
             with _Terminal(step.commands, here, variables) as terminal:
-                for beside in besides:
+                for beside in takewhile(lambda each: each.beside, steps[number + 1 :]):
                     with _Terminal(beside.commands, here, variables) as other:
                         printed.append(other.end())
                 printed.append(terminal.end())
@@ -117,9 +117,9 @@ class _Terminal:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._shell.poll() is None:
+        with suppress(ProcessLookupError):  # nothing of it is left
             os.killpg(self._shell.pid, signal.SIGKILL)
-            self._shell.communicate()
+        self._shell.communicate()
         self._left.unlink()
 
     def left(self) -> tuple[Path, dict[str, str]]:

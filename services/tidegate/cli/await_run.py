@@ -53,15 +53,16 @@ def await_run(
     With an operator's credential the processes' own counters decide, and not what is on the broker. Exits 0 on success,
     1 after the timeout with the condition that is missing, and 2 where nothing would ever end the run.
     """
-    timeout_s = parse_duration(timeout)
-    deadline_s = time.monotonic() + timeout_s
-    # One that is being started by another command has no files at first.
-    while folder is not None and not is_run_folder(folder) and time.monotonic() < deadline_s:
-        time.sleep(POLL_S)
-    timeout_s = max(0.0, deadline_s - time.monotonic())
+    console = open_console(stderr=True)
+    deadline_s = time.monotonic() + parse_duration(timeout)
+    if folder is not None and not is_run_folder(folder):
+        console.print(f"no run has begun in {folder} yet", markup=False)
+        # One that another command is starting has no files at first.
+        while not is_run_folder(folder) and time.monotonic() < deadline_s:
+            time.sleep(POLL_S)
     where = find_folder(folder)
     record = read_record(where)
-    console = open_console(stderr=True)
+    timeout_s = max(0.0, deadline_s - time.monotonic())
     if complete:
         asyncio.run(wait_for_end(record, timeout_s=timeout_s, console=console))
         return

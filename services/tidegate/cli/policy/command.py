@@ -60,7 +60,7 @@ def policy(
         ),
     ] = None,
     private: Annotated[
-        bool, typer.Option("--private", help="With --push-to-hub: nobody else sees a new repository.")
+        bool, typer.Option("--private", help="With --push-to-hub: make a new repository private.")
     ] = False,
 ) -> None:
     """Write a version of a run's policy to a file or folder that is used without Tidegate.

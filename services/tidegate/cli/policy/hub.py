@@ -36,7 +36,7 @@ class HubRepository:
     """A repository for models, which exists and may be written to."""
 
     def __init__(self, name: str, *, private: bool) -> None:
-        """Make the repository where there is none; ``private``: to others it is not shown.
+        """Make the repository where there is none; ``private``: a new one is private.
 
         Raises:
             NotFoundError: the client is not installed.
