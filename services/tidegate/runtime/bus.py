@@ -257,8 +257,10 @@ class Bus:
             )
 
     def note_reconnect(self) -> None:
-        """Count a reconnect and notify those who follow state by subscription, so that they read it again."""
+        """Count a reconnect, let consumers ask again, and notify those who follow state by subscription."""
         self.reconnects += 1
+        for consumer in self._consumers:
+            consumer.ask_again()
         for callback in self._on_reconnect:
             callback()
 

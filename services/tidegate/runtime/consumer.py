@@ -1,8 +1,9 @@
 """A pull consumer that returns available messages as soon as there is one.
 
 The client library's own fetch asks twice (once without waiting, once with), which doubles the latency of an empty
-queue. Here one request stays open; messages beyond the caller's batch wait in a local queue bounded by the request,
-and a request that outlives a broker restart is dropped at its own deadline.
+queue. Here one request stays open; messages beyond the caller's batch wait in a local queue bounded by the request. A
+broker that starts again does not know the request: it is made again after a reconnect, and where the old one lives on,
+in a broker of several servers, the queue holds at most twice as much.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from tidegate.runtime.races import is_set_within
 from tidegate.runtime.subscribing import subscribe
 from tidegate.wire.subjects import DurableName
 
-# A pull pending over a broker restart ends only at its own expiry; measured, hence the cap.
+# A request that was lost without a reconnect ends only at its own expiry, hence the cap.
 WAIT_MAX_S = 5.0
 # Before the next request after one that was refused, or while there is no connection.
 PAUSE_S = 0.05
@@ -150,6 +151,12 @@ class Consumer:
                 self._refused = False
         taken = [self._ready.popleft() for _ in range(min(batch, len(self._ready)))]
         return [Delivery(self._client, message) for message in taken]
+
+    def ask_again(self) -> None:
+        """Make the open request again: the connection is a new one."""
+        self._credits = 0
+        self._refused = False
+        self._arrived.set()
 
     def end_waits(self) -> None:
         """Return from a fetch that waits, and from every later one, with what is there: the reader is draining."""

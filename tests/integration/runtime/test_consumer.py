@@ -186,6 +186,24 @@ async def test_nothing_is_lost_when_the_broker_crashes_with_messages_out(
                 await delivery.ack()
 
 
+@pytest.mark.own_broker
+async def test_request_that_a_killed_broker_has_forgotten_is_made_again(
+    nats: Broker, topology: Topology
+) -> None:
+    bus = await Bus.connect(nats.url, name="waiting", topology=topology, clock=StoppedClock())
+    await bus.bootstrap(topology.streams(max_tasks=8))
+    consumer = await open_consumer(bus, spec(topology))
+    pending = asyncio.create_task(consumer.fetch(1, wait_s=5.0))
+    await asyncio.sleep(0.1)
+    await bus.stream_state(topology.stream("TRAJECTORIES"))  # answered after the request before it was read
+    await nats.restart(down_s=0.3)
+    await publish(bus, topology, "a")
+    async with asyncio.timeout(60.0):
+        [delivery] = await pending
+    assert delivery.data == b"a"
+    await bus.close()
+
+
 async def test_consumer_with_a_limit_on_deliveries_of_an_earlier_version_loses_the_limit(
     bus: Bus, topology: Topology
 ) -> None:
