@@ -56,6 +56,7 @@ def test_admission_may_do_what_it_declares(*, mode: Mode, deletion_cost: bool, c
         deployments=["t-actor", "t-actor-spot"],
         lease="t-admission-leader",
         run="t" if crd else "",
+        ends_run=True,
         learner="t-learner",
     )
     assert rules_of(render(values=values), "t-admission") == json.loads(msgspec.json.encode(wanted))
@@ -63,9 +64,6 @@ def test_admission_may_do_what_it_declares(*, mode: Mode, deletion_cost: bool, c
 
 def test_admission_scales_nothing_where_it_may_not_end_the_run() -> None:
     without = render(values={"admission.kubernetes.endsRun": False})
-    for kind in ("JobSet", "TrainJob"):
-        in_queue = render(values={"learner.kind": kind, "kueue.queueName": "team"})
-        assert rules_of(in_queue, "t-admission") == rules_of(without, "t-admission")
     wanted = rbac.rules(
         mode="observe", deletion_cost=False, deployments=["t-actor"], lease="t-admission-leader"
     )
@@ -75,20 +73,20 @@ def test_admission_scales_nothing_where_it_may_not_end_the_run() -> None:
 
 
 @pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
-def test_admission_may_suspend_the_learner_only_where_that_is_possible(kind: LearnerKind) -> None:
-    objects = render(values={"learner.kind": kind})
+@pytest.mark.parametrize("queue", ["", "team"])
+def test_admission_needs_no_access_to_a_learner_that_ends_as_a_job(kind: LearnerKind, queue: str) -> None:
+    objects = render(values={"learner.kind": kind, "kueue.queueName": queue})
     wanted = rbac.rules(
         mode="observe",
         deletion_cost=False,
         deployments=["t-actor"],
         lease="t-admission-leader",
-        learner="t-learner",
-        learner_kind=kind,
+        ends_run=True,
     )
     assert rules_of(objects, "t-admission") == json.loads(msgspec.json.encode(wanted))
+    assert environment(own_pods(objects)["admission"])["TIDEGATE_LEARNER"] == "t-learner"
     assert environment(own_pods(objects)["admission"])["TIDEGATE_LEARNER_KIND"] == kind
     assert "TIDEGATE_LEARNER_KIND" not in environment(own_pods(render())["admission"])
-    assert f"{kind.lower()}s" not in json.dumps(rules_of(render(), "t-admission"))
 
 
 def test_pods_are_patched_only_under_a_policy_that_limits_it() -> None:

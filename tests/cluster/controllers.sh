@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the controllers that tests/cluster/test_groups.py needs, from the Go proxy: JobSet, Kueue, Kubeflow Trainer.
+# Builds the controllers that tests/cluster/test_groups.py needs, from the Go proxy: JobSet, Kueue, Kubeflow
+# Trainer, LeaderWorkerSet.
 #
 # Usage: sh tests/cluster/controllers.sh FOLDER
 #
@@ -12,7 +13,8 @@ folder=${1:?usage: sh tests/cluster/controllers.sh FOLDER}
 mkdir -p "$folder"
 
 # name, module, version, package of the program, folder of its manifests, what stands there for the image
-controllers='jobset sigs.k8s.io/jobset v0.11.1 . config/default us-central1-docker.pkg.dev/k8s-staging-images/jobset/jobset
+controllers='lws sigs.k8s.io/lws v0.7.0 ./cmd config/default us-central1-docker.pkg.dev/k8s-staging-images/lws/lws
+jobset sigs.k8s.io/jobset v0.11.1 . config/default us-central1-docker.pkg.dev/k8s-staging-images/jobset/jobset
 kueue sigs.k8s.io/kueue v0.17.0 ./cmd/kueue config/default us-central1-docker.pkg.dev/k8s-staging-images/kueue/kueue
 trainer github.com/kubeflow/trainer/v2 v2.2.0 ./cmd/trainer-controller-manager manifests/overlays/manager ghcr.io/kubeflow/trainer/trainer-controller-manager'
 

@@ -1,4 +1,7 @@
-"""A learner as a JobSet or TrainJob under their controllers: it trains, dies, is suspended, ends, and waits for Kueue.
+"""Workloads of other controllers, under them: JobSet, TrainJob, Kueue, LeaderWorkerSet.
+
+A learner that is a JobSet or TrainJob trains, dies, is suspended, completes and waits for Kueue; an actor of two nodes
+is a group that lives and dies as one.
 
 The controllers are installed before (tests/cluster/controllers.sh builds and installs them); a kind that the cluster
 does not serve is skipped.
@@ -9,13 +12,16 @@ import json
 import pytest
 
 from tests.cluster import kube
-from tests.cluster.conftest import cartpole_values, install
+from tests.cluster.conftest import TAG, cartpole_values, install
 from tests.cluster.kube import CHART, CommandError, Namespace, balanced_audit, run, until, updates
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 RECOVERY_TIMEOUT_S = 300.0
 KINDS = {"JobSet": "jobsets.jobset.x-k8s.io", "TrainJob": "trainjobs.trainer.kubeflow.org"}
+# Of an object whose work is done.
+CONDITIONS = {"JobSet": "Completed", "TrainJob": "Complete"}
+LEADER_WORKER_SETS = "leaderworkersets.leaderworkerset.x-k8s.io"
 KUEUE = "clusterqueues.kueue.x-k8s.io"
 QUEUE = "team"
 TARGET = 60
@@ -44,6 +50,20 @@ def suspend(release: Namespace, kind: str, *, suspended: bool) -> None:
 
 def is_suspended(release: Namespace, kind: str) -> bool:
     return bool(release.get(KINDS[kind], f"{release.release}-learner")["spec"].get("suspend", False))
+
+
+def is_complete(release: Namespace, kind: str) -> bool:
+    found = release.get(KINDS[kind], f"{release.release}-learner")
+    conditions = found.get("status", {}).get("conditions", [])
+    return any(each["type"] == CONDITIONS[kind] and each["status"] == "True" for each in conditions)
+
+
+def end_at(release: Namespace, step: int) -> None:
+    """Upgrade to a target of so many versions."""
+    release.helm(
+        "upgrade", str(CHART), "--reset-then-reuse-values", "--set", f"run.until=version_step>={step}",
+        "--timeout", "10m",
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=list(KINDS))
@@ -96,19 +116,42 @@ def test_it_waits_while_a_person_suspends_it(
     balanced_audit(release)
 
 
-def test_it_is_suspended_at_its_target(grouped: tuple[Namespace, str], figures: dict[str, object]) -> None:
+def test_it_completes_at_its_target(grouped: tuple[Namespace, str], figures: dict[str, object]) -> None:
     release, kind = grouped
-    target = int(updates(release)) + TARGET
-    release.helm(
-        "upgrade", str(CHART), "--reset-then-reuse-values", "--set", f"run.until=version_step>={target}",
-        "--timeout", "10m",
-    )  # fmt: skip
+    end_at(release, int(updates(release)) + TARGET)
     figures[f"{kind}_completes_s"] = until(
-        "the learner is suspended", lambda: is_suspended(release, kind), timeout_s=600
+        "the learner's object is complete", lambda: is_complete(release, kind), timeout_s=600
     )
-    until("no learner", lambda: not release.pods("learner"), timeout_s=RECOVERY_TIMEOUT_S)
+    assert not is_suspended(release, kind)
     audit = balanced_audit(release)
     assert audit["in_flight"] == audit["available"] == 0
+    release.helm("uninstall", "--wait")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_pods_train_as_one_and_end_together(
+    kind: str, namespace: str, tmp_path_factory: pytest.TempPathFactory, figures: dict[str, object]
+) -> None:
+    require(KINDS[kind])
+    release = Namespace(namespace, f"pair-{kind.lower()}")
+    several = {
+        "learner.ranks": 2,
+        "run.learner.rank_timeout_s": 20,
+        "learner.persistence.accessModes": "{ReadWriteMany}",
+    }
+    sets = (part for key, value in several.items() for part in ("--set", f"{key}={value}"))
+    install_grouped(release, tmp_path_factory, kind, *sets)
+    figures[f"{kind}_pair_trains_s"] = until(
+        "both pods train", lambda: len(release.ready("learner")) == 2 and updates(release) > 10, timeout_s=600
+    )
+    follower = release.pods("learner")[1]["metadata"]["name"]
+    release.kubectl("delete", "pod", follower, "--grace-period=0", "--force")
+    figures[f"{kind}_pair_trains_again_s"] = trains(release)
+
+    end_at(release, int(updates(release)) + TARGET)
+    until("their object is complete", lambda: is_complete(release, kind), timeout_s=600)
+    assert {pod["status"]["phase"] for pod in release.pods("learner")} == {"Succeeded"}
+    balanced_audit(release)
     release.helm("uninstall", "--wait")
 
 
@@ -133,8 +176,14 @@ def queue(release: Namespace, *, cpu: str, policy: str = "None") -> None:
     run("kubectl", "apply", "--filename", "-", given=manifest)
 
 
+def quota_in_use() -> set[str]:
+    """What the queue's workloads reserve, of any resource."""
+    found = json.loads(run("kubectl", "get", KUEUE, QUEUE, "--output", "json"))
+    return {each["total"] for flavor in found["status"]["flavorsReservation"] for each in flavor["resources"]}
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_queue_without_room_holds_it_and_a_queue_that_is_drained_suspends_it(
+def test_queue_without_room_holds_it_one_that_is_drained_suspends_it_and_its_end_frees_the_quota(
     kind: str, namespace: str, tmp_path_factory: pytest.TempPathFactory, figures: dict[str, object]
 ) -> None:
     require(KINDS[kind])
@@ -157,5 +206,73 @@ def test_queue_without_room_holds_it_and_a_queue_that_is_drained_suspends_it(
     queue(release, cpu="2")
     figures[f"{kind}_admitted_again_trains_s"] = trains(release)
     assert updates(release) > before
+
+    end_at(release, int(updates(release)) + TARGET)
+    until("its object is complete", lambda: is_complete(release, kind), timeout_s=600)
+    figures[f"{kind}_quota_freed_s"] = until(
+        "its quota is free", lambda: quota_in_use() == {"0"}, timeout_s=120
+    )
+    balanced_audit(release)
+    release.helm("uninstall", "--wait")
+
+
+def test_actor_of_two_nodes_is_a_group_that_is_scaled_and_replaced_as_one(
+    namespace: str, tmp_path_factory: pytest.TempPathFactory, figures: dict[str, object]
+) -> None:
+    require(LEADER_WORKER_SETS)
+    release = Namespace(namespace, "nodes")
+    second = {
+        "name": "server",
+        "image": f"docker.io/library/tidegate-cpu:{TAG}",
+        # Instead of the second node of an inference server, which would need GPUs.
+        "command": [
+            "python",
+            "-c",
+            "import os, time; print(os.environ['LWS_LEADER_ADDRESS']); time.sleep(1e6)",
+        ],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    folder = tmp_path_factory.mktemp("values")
+    path = cartpole_values(folder, actor={"server": {"update_dir": "/tmp/versions"}})  # in a pod
+    groups = folder / "groups.yaml"
+    groups.write_text(
+        json.dumps(
+            {
+                "actor": {"nodes": 2, "workerContainers": [second]},
+                "admission": {"kubernetes": {"enabled": False}},
+            }
+        )
+    )
+    install(release, path, "--values", str(groups), wait=False)
+
+    def members() -> list[set[str]]:
+        """The pods of each group, by their uids."""
+        groups: dict[str, set[str]] = {}
+        for pod in [*release.pods("actor"), *release.pods("actor-worker")]:
+            index = pod["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/group-index"]
+            groups.setdefault(index, set()).add(pod["metadata"]["uid"])
+        return [groups[index] for index in sorted(groups)]
+
+    def whole(count: int) -> bool:
+        found = members()
+        ready = len(release.ready("actor")) + len(release.ready("actor-worker"))
+        return [len(each) for each in found] == [2] * count and ready == 2 * count
+
+    until("a whole group", lambda: whole(1), timeout_s=600)
+    figures["group_trains_s"] = trains(release)
+    [worker] = release.pods("actor-worker")
+    leader = release.pods("actor")[0]["metadata"]["name"]
+    told = release.kubectl("logs", worker["metadata"]["name"], "--container", "server")
+    assert told.startswith(f"{leader}.")
+
+    release.kubectl("scale", LEADER_WORKER_SETS, "nodes-actor", "--replicas=2")
+    figures["second_group_s"] = until("a second group", lambda: whole(2), timeout_s=600)
+
+    before = members()[0]
+    release.kubectl("delete", "pod", worker["metadata"]["name"], "--grace-period=0", "--force")
+    figures["group_replaced_s"] = until(
+        "another group in its place", lambda: whole(2) and not members()[0] & before, timeout_s=600
+    )
+    trains(release)
     balanced_audit(release)
     release.helm("uninstall", "--wait")

@@ -43,7 +43,7 @@ MAY_CALL: dict[str, set[str]] = {
         "WeightDistributionService/GetHead",
     },
     "weight_distribution": set(),
-    "admission": {"LearnerService/Checkpoint", "LifecycleService/GetStats"},
+    "admission": {"LearnerService/Checkpoint", "LearnerService/Complete", "LifecycleService/GetStats"},
     "backup": {"SnapshotService/ReadSnapshot"},
     "ui": {"RecordsService/ReadRecords"},
     "operator": {

@@ -20,10 +20,6 @@ Json = dict[str, Any]
 NAMESPACE = "rl"
 APPS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 SETS = f"/apis/apps/v1/namespaces/{NAMESPACE}/statefulsets"
-SUSPENDABLES = {
-    "JobSet": f"/apis/jobset.x-k8s.io/v1alpha2/namespaces/{NAMESPACE}/jobsets",
-    "TrainJob": f"/apis/trainer.kubeflow.org/v1alpha1/namespaces/{NAMESPACE}/trainjobs",
-}
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 EVENTS = f"/apis/events.k8s.io/v1/namespaces/{NAMESPACE}/events"
@@ -80,10 +76,6 @@ class FakeApi:
     def stateful_set(self, name: str, replicas: int) -> None:
         self.put(f"{SETS}/{name}", {"metadata": {"name": name}, "spec": {"replicas": replicas}})
 
-    def suspendable(self, name: str, *, kind: str) -> None:
-        """A JobSet or TrainJob as the chart makes it: without `suspend`."""
-        self.put(f"{SUSPENDABLES[kind]}/{name}", {"metadata": {"name": name}, "spec": {"other": 1}})
-
     def pod(self, name: str, **annotations: str) -> None:
         self.put(f"{PODS}/{name}", {"metadata": {"name": name, "labels": LABELS, "annotations": annotations}})
 
@@ -136,6 +128,11 @@ class FakeApi:
 
     def reasons(self) -> list[str]:
         return [event["reason"] for path, event in self.objects.items() if path.startswith(EVENTS)]
+
+    def notes(self, reason: str) -> str:
+        """What the Events of a reason say."""
+        events = [event for path, event in self.objects.items() if path.startswith(EVENTS)]
+        return "; ".join(event["note"] for event in events if event["reason"] == reason)
 
     def status(self, run: str) -> Json:
         return self.objects[f"{RUNS}/{run}"].get("status", {})

@@ -18,6 +18,8 @@ class Services:
         """No actor; the learner is at version 10."""
         self.actors: dict[str, dict[str, float]] = {}
         self.version = 10.0
+        # None: there is no learner.
+        self.learner_started_at_s: float | None = 1.0
 
     @asynccontextmanager
     async def reporting(self, context: ServiceContext) -> AsyncGenerator[None]:
@@ -47,7 +49,15 @@ class Services:
         }
         labels = {"version": f"main@{self.version:.0f}"}
         return [
-            ServiceStats("learner", "learner", "ready", at_s, 0.0, learner, labels),
+            *(
+                [
+                    ServiceStats(
+                        "learner", "learner", "ready", at_s, self.learner_started_at_s, learner, labels
+                    )
+                ]
+                if self.learner_started_at_s is not None
+                else []
+            ),
             ServiceStats("trajectory_store", "trajectory_store", "ready", at_s, 0.0, {}),
             ServiceStats("task_queue", "task_queue", "ready", at_s, 0.0, {"running_trajectories": 0.0}),
             *(

@@ -39,6 +39,8 @@ async def build(context: ServiceContext, mode: str) -> ServiceParts:
             case "defect":
                 await context.bus.subscribe(context.topology.control("toy"), _fail)
                 await context.drain.wait()
+            case "complete":
+                context.drain.complete()
             case "held":
                 _ = asyncio.get_running_loop().run_in_executor(None, time.sleep, 600.0)
                 raise MemoryError

@@ -34,14 +34,6 @@ person's.
 {{- ternary "node" "rank" (eq .Values.learner.kind "TrainJob") -}}
 {{- end -}}
 
-{{/*
-Whether admission scales actors and learner to 0 at the run's target, and suspends a learner that is a JobSet. Kueue starts
-again what another suspends, so a JobSet in a queue stays Kueue's.
-*/}}
-{{- define "tidegate.endsRun" -}}
-{{- if and .Values.admission.kubernetes.endsRun (not (and (include "tidegate.learnerIsJobSet" .) .Values.kueue.queueName)) }}true{{ end -}}
-{{- end -}}
-
 {{/* The learner's object, and the claim of its pods: (dict "root" "service" "row" "pod" "name" "pool") */}}
 {{- define "tidegate.learnerOfOthers" -}}
 {{- $root := .root -}}{{- $pod := .pod -}}{{- $kind := $root.Values.learner.kind -}}

@@ -251,7 +251,7 @@ spec:
         - {name: TIDEGATE_RANK_ACTORS, value: "1"}
         {{- end }}
         - {name: TIDEGATE_LEASE, value: {{ include "tidegate.name" (list $root "admission") }}-leader}
-        {{- if include "tidegate.endsRun" $root }}
+        {{- if $root.Values.admission.kubernetes.endsRun }}
         - {name: TIDEGATE_LEARNER, value: {{ $learner }}}
         {{- if include "tidegate.learnerIsJobSet" $root }}
         - {name: TIDEGATE_LEARNER_KIND, value: {{ $root.Values.learner.kind }}}

@@ -24,6 +24,7 @@ from setproctitle import getproctitle, setproctitle
 from tidegate.core.errors import ConfigError
 from tidegate.launch.fork_server.kinds import LEARNER
 from tidegate.learner.ranks.membership import STORE_VARIABLE, PodRanks
+from tidegate.runtime import exit_codes
 from tidegate.runtime.parent_death import guard
 from tidegate.runtime.threads import num_threads
 
@@ -33,6 +34,8 @@ FAILED_GRACE_S = 5.0
 # On top of the drain timeout, for what follows a drain in the lifecycle.
 ENDED_GRACE_S = 5.0
 EXIT_HUNG = 1
+# Of ranks that did not fail.
+CLEAN = (exit_codes.DRAINED, exit_codes.COMPLETED)
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 # Interfaces of the loopback network, by the names that Linux and the BSDs use.
 LOOPBACK_INTERFACES = ("lo", "lo0")
@@ -54,12 +57,13 @@ def run_ranks(
     drain_timeout_s: float,
     pod: PodRanks | None = None,
 ) -> int:
-    """Fork ``count`` ranks that each call ``run``. In a rank: its result. In the caller: the first failing exit code.
+    """Fork ``count`` ranks that each call ``run``. In a rank: its result; in the caller: the exit code of all.
 
-    ``folder`` holds the file in which the ranks meet, while they live. ``drain_timeout_s``: how long a rank may drain
-    after another ended cleanly. ``pod``: these are some of the ranks of several pods, which meet at ``MASTER_ADDR``.
-    When a signal ended a rank, the same signal ends this process, so that the supervisor learns what happened; the
-    first process of a container, which the kernel does not let its own signals end, returns 128 and the signal.
+    That is the first failing one, else that of a complete run, else 0. ``folder`` holds the file in which the ranks
+    meet, while they live. ``drain_timeout_s``: how long a rank may drain after another ended cleanly. ``pod``: these
+    are some of the ranks of several pods, which meet at ``MASTER_ADDR``. When a signal ended a rank, the same signal
+    ends this process, so that the supervisor learns what happened; the first process of a container, which the kernel
+    does not let its own signals end, returns 128 and the signal.
 
     Raises:
         ConfigError: a library has started a thread here, which a fork would not have.
@@ -118,7 +122,7 @@ def _become_rank_of_pod(local_rank: int, pod: PodRanks) -> None:
 
 
 async def _wait(pids: list[int], *, unblocked: Collection[int], end_timeout_s: float) -> int:
-    """Wait for every rank; returns the first exit code that is not 0.
+    """Wait for every rank; returns the first exit code of a failure, else of a completed run, else 0.
 
     ``unblocked``: the signal mask from when signals are handled.
     """
@@ -134,11 +138,12 @@ async def _wait(pids: list[int], *, unblocked: Collection[int], end_timeout_s: f
             ended, status = os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222  # WNOHANG: it does not block
             if ended:
                 left.remove(pid)
-                code = code or os.waitstatus_to_exitcode(status)
-                ends_s = min(ends_s, loop.time() + (FAILED_GRACE_S if code else end_timeout_s))
+                code = _worse(code, os.waitstatus_to_exitcode(status))
+                failed = code not in CLEAN
+                ends_s = min(ends_s, loop.time() + (FAILED_GRACE_S if failed else end_timeout_s))
         if loop.time() >= ends_s:
             _signal_all(left, signal.SIGKILL)
-            code = code or EXIT_HUNG  # their kill is not one from outside
+            code = _worse(code, EXIT_HUNG)  # their kill is not one from outside
             ends_s = float("inf")  # SIGKILL cannot be refused
         try:
             async with asyncio.timeout_at(ends_s if ends_s < float("inf") else None):
@@ -147,6 +152,11 @@ async def _wait(pids: list[int], *, unblocked: Collection[int], end_timeout_s: f
         except TimeoutError:
             continue
     return code
+
+
+def _worse(code: int, other: int) -> int:
+    """What two ranks end with together: the first failure, else the end of a complete run."""
+    return code if code not in CLEAN else other or code
 
 
 def _signal_all(pids: set[int], number: signal.Signals) -> None:

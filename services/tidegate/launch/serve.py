@@ -158,8 +158,10 @@ def serve_pod(service: str, *, cluster: Path, data_dir: Path) -> int:
 def code_of_pod(code: int, environ: Mapping[str, str]) -> int:
     """What a pod's process ends with. A pod that is evicted or deleted drains, and its Job has to make another one.
 
-    A service has no end of its own: a run ends by admission, which suspends the learner's Job.
+    Only a complete run, of which admission tells the learner, finishes the Job.
     """
+    if code == exit_codes.COMPLETED:
+        return 0
     return exit_codes.TERMINATED if code == exit_codes.DRAINED and environ.get(JOB_VARIABLE) else code
 
 

@@ -149,6 +149,12 @@ class Learner:
             raise UnavailableError("The learner is starting or stopping, and goes back to no version now")
         return await self._rollbacks.request(target, reason=reason, by=by)
 
+    def complete(self, *, reason: str) -> None:
+        """Drain as the learner of a complete run, whose process is not to be started again."""
+        if not self._context.drain.completed:
+            self._context.log.info("run_completed", reason=reason)
+        self._context.drain.complete()
+
     async def run(self) -> None:
         """Start, train until draining, write a last checkpoint.
 

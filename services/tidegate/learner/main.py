@@ -238,7 +238,7 @@ def _with_ranks(parts: ServiceParts, leading: LeadingTrainer, context: ServiceCo
     """The parts of rank 0, which ends when another rank does and stops the others when it ends."""
 
     async def close() -> None:
-        await asyncio.to_thread(leading.stop)
+        await asyncio.to_thread(leading.stop, completed=context.drain.completed)
         if parts.close is not None:
             await parts.close()
 

@@ -17,7 +17,7 @@ _Context = aio.ServicerContext[Any, Any]
 
 
 class LearnerServicer(LearnerServiceServicer):
-    """Serves progress; writes checkpoints and rolls back on request."""
+    """Serves progress; writes checkpoints, rolls back and ends on request."""
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
@@ -57,3 +57,9 @@ class LearnerServicer(LearnerServiceServicer):
         return pb.RollbackResponse(
             head=version_to_proto(rollback.head), target=version_to_proto(rollback.target)
         )
+
+    async def Complete(self, request: pb.CompleteRequest, context: _Context) -> pb.CompleteResponse:
+        """Drain for good."""
+        check_name(request.reason, "The reason", chars_max=DETAIL_CHARS_MAX)
+        self._learner.complete(reason=request.reason)
+        return pb.CompleteResponse()

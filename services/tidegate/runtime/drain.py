@@ -6,10 +6,14 @@ from tidegate.runtime.races import is_set_within
 
 
 class Drain:
-    """Set once, never cleared. Loops check ``requested`` between pieces of work and wait through ``sleep``."""
+    """Set once, never cleared. Loops check ``requested`` between pieces of work and wait through ``sleep``.
+
+    ``completed``: it was requested because the run is complete, so that this process need not start again.
+    """
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
+        self.completed = False
 
     @property
     def requested(self) -> bool:
@@ -19,6 +23,11 @@ class Drain:
     def request(self) -> None:
         """Ask every loop to finish; asking twice changes nothing."""
         self._event.set()
+
+    def complete(self) -> None:
+        """Ask every loop to finish for good: the run is complete."""
+        self.completed = True
+        self.request()
 
     async def wait(self) -> None:
         """Return once draining was requested."""

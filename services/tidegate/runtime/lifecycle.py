@@ -1,9 +1,9 @@
 """The lifecycle of every service: starting, ready, draining, stopped or failed.
 
 Open the bus, build the service, start gRPC, run its loops, report ready. On drain (SIGTERM): report not ready, let the
-loops finish within ``drain_timeout_s``, cancel the late ones, stop gRPC, close the parts, flush, exit 0. A loop that
-fails drains the others and the process exits 1; its supervisor restarts it. Settings that the service's parts refuse
-end it with exit code 2.
+loops finish within ``drain_timeout_s``, cancel the late ones, stop gRPC, close the parts, flush, exit 0; or with a code
+of its own where a complete run is the reason. A loop that fails drains the others and the process exits 1; its
+supervisor restarts it. Settings that the service's parts refuse end it with exit code 2.
 
 Everything of the process rather than the service is passed as ``ProcessPorts``: ``runtime.process`` opens the operating
 system's, ``sim`` opens simulated ones, so that the same lifecycle runs under virtual time and seeded faults.
@@ -128,7 +128,7 @@ class ServiceLifecycle:
         self._built = False
 
     async def run(self) -> int:
-        """Start, serve, drain, stop; returns the exit code: 0 drained, 1 failed, 2 the settings cannot work.
+        """Start, serve, drain, stop; returns the exit code (``runtime.exit_codes``).
 
         Raises:
             UnavailableError: there is no broker.
@@ -176,7 +176,7 @@ class ServiceLifecycle:
 
     def _exit_code(self) -> int:
         if not self.failures:
-            return exit_codes.DRAINED
+            return exit_codes.COMPLETED if self._drain.completed else exit_codes.DRAINED
         refused = not self._built and isinstance(self.failures[0].error, ConfigError)
         return exit_codes.BAD_INPUT if refused else exit_codes.FAILED
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tidegate.v1 import policy_pb2 as tidegate_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tidegate/v1/learner_service.proto\x12\x0btidegate.v1\x1a\x18tidegate/v1/policy.proto\"\x14\n\x12GetProgressRequest\"\x8e\x03\n\x13GetProgressResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x1d\n\x15\x63onsumed_trajectories\x18\x02 \x01(\x03\x12\x16\n\x0e\x63onsumed_steps\x18\x03 \x01(\x03\x12>\n\x07metrics\x18\x04 \x03(\x0b\x32-.tidegate.v1.GetProgressResponse.MetricsEntry\x12\x30\n\x0c\x63heckpointed\x18\x05 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x15\n\rsampled_units\x18\x06 \x01(\x03\x12\x30\n\x0c\x61\x63knowledged\x18\x07 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12(\n\x04kept\x18\x08 \x03(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x13\n\x11\x43heckpointRequest\"A\n\x12\x43heckpointResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\"Y\n\x0fRollbackRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\n\n\x02\x62y\x18\x03 \x01(\t\"h\n\x10RollbackResponse\x12(\n\x04head\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12*\n\x06target\x18\x02 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion2\xfa\x01\n\x0eLearnerService\x12P\n\x0bGetProgress\x12\x1f.tidegate.v1.GetProgressRequest\x1a .tidegate.v1.GetProgressResponse\x12M\n\nCheckpoint\x12\x1e.tidegate.v1.CheckpointRequest\x1a\x1f.tidegate.v1.CheckpointResponse\x12G\n\x08Rollback\x12\x1c.tidegate.v1.RollbackRequest\x1a\x1d.tidegate.v1.RollbackResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tidegate/v1/learner_service.proto\x12\x0btidegate.v1\x1a\x18tidegate/v1/policy.proto\"\x14\n\x12GetProgressRequest\"\x8e\x03\n\x13GetProgressResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x1d\n\x15\x63onsumed_trajectories\x18\x02 \x01(\x03\x12\x16\n\x0e\x63onsumed_steps\x18\x03 \x01(\x03\x12>\n\x07metrics\x18\x04 \x03(\x0b\x32-.tidegate.v1.GetProgressResponse.MetricsEntry\x12\x30\n\x0c\x63heckpointed\x18\x05 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x15\n\rsampled_units\x18\x06 \x01(\x03\x12\x30\n\x0c\x61\x63knowledged\x18\x07 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12(\n\x04kept\x18\x08 \x03(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x13\n\x11\x43heckpointRequest\"A\n\x12\x43heckpointResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\"Y\n\x0fRollbackRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\n\n\x02\x62y\x18\x03 \x01(\t\"h\n\x10RollbackResponse\x12(\n\x04head\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12*\n\x06target\x18\x02 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\"!\n\x0f\x43ompleteRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x12\n\x10\x43ompleteResponse2\xc3\x02\n\x0eLearnerService\x12P\n\x0bGetProgress\x12\x1f.tidegate.v1.GetProgressRequest\x1a .tidegate.v1.GetProgressResponse\x12M\n\nCheckpoint\x12\x1e.tidegate.v1.CheckpointRequest\x1a\x1f.tidegate.v1.CheckpointResponse\x12G\n\x08Rollback\x12\x1c.tidegate.v1.RollbackRequest\x1a\x1d.tidegate.v1.RollbackResponse\x12G\n\x08\x43omplete\x12\x1c.tidegate.v1.CompleteRequest\x1a\x1d.tidegate.v1.CompleteResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,6 +48,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROLLBACKREQUEST']._serialized_end=676
   _globals['_ROLLBACKRESPONSE']._serialized_start=678
   _globals['_ROLLBACKRESPONSE']._serialized_end=782
-  _globals['_LEARNERSERVICE']._serialized_start=785
-  _globals['_LEARNERSERVICE']._serialized_end=1035
+  _globals['_COMPLETEREQUEST']._serialized_start=784
+  _globals['_COMPLETEREQUEST']._serialized_end=817
+  _globals['_COMPLETERESPONSE']._serialized_start=819
+  _globals['_COMPLETERESPONSE']._serialized_end=837
+  _globals['_LEARNERSERVICE']._serialized_start=840
+  _globals['_LEARNERSERVICE']._serialized_end=1163
 # @@protoc_insertion_point(module_scope)

@@ -50,6 +50,11 @@ class LearnerServiceStub:
                 request_serializer=tidegate_dot_v1_dot_learner__service__pb2.RollbackRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_learner__service__pb2.RollbackResponse.FromString,
                 _registered_method=True)
+        self.Complete = channel.unary_unary(
+                '/tidegate.v1.LearnerService/Complete',
+                request_serializer=tidegate_dot_v1_dot_learner__service__pb2.CompleteRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_learner__service__pb2.CompleteResponse.FromString,
+                _registered_method=True)
 
 
 class LearnerServiceServicer:
@@ -78,6 +83,14 @@ class LearnerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Complete(self, request, context):
+        """The run is complete: the learner drains, and its process exits as one whose work is done, so that its Job completes.
+        Answered at once; asking twice changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LearnerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -95,6 +108,11 @@ def add_LearnerServiceServicer_to_server(servicer, server):
                     servicer.Rollback,
                     request_deserializer=tidegate_dot_v1_dot_learner__service__pb2.RollbackRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_learner__service__pb2.RollbackResponse.SerializeToString,
+            ),
+            'Complete': grpc.unary_unary_rpc_method_handler(
+                    servicer.Complete,
+                    request_deserializer=tidegate_dot_v1_dot_learner__service__pb2.CompleteRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_learner__service__pb2.CompleteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -179,6 +197,33 @@ class LearnerService:
             '/tidegate.v1.LearnerService/Rollback',
             tidegate_dot_v1_dot_learner__service__pb2.RollbackRequest.SerializeToString,
             tidegate_dot_v1_dot_learner__service__pb2.RollbackResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Complete(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tidegate.v1.LearnerService/Complete',
+            tidegate_dot_v1_dot_learner__service__pb2.CompleteRequest.SerializeToString,
+            tidegate_dot_v1_dot_learner__service__pb2.CompleteResponse.FromString,
             options,
             channel_credentials,
             insecure,

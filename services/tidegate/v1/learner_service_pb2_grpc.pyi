@@ -24,6 +24,10 @@ class LearnerServiceStub:
     """Goes back to a version that a kept checkpoint holds, at the next step boundary. Answered once the decision is
     durable: the learner finishes it, also after a crash, and then opens another lineage.
     """
+    Complete: _aio.UnaryUnaryMultiCallable[_learner_service_pb2.CompleteRequest, _learner_service_pb2.CompleteResponse]
+    """The run is complete: the learner drains, and its process exits as one whose work is done, so that its Job completes.
+    Answered at once; asking twice changes nothing.
+    """
 
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Trains on leased batches and publishes a version after each."""
@@ -52,6 +56,16 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _abc.Awaitable[_learner_service_pb2.RollbackResponse]:
         """Goes back to a version that a kept checkpoint holds, at the next step boundary. Answered once the decision is
         durable: the learner finishes it, also after a crash, and then opens another lineage.
+        """
+
+    @_abc_1.abstractmethod
+    def Complete(
+        self,
+        request: _learner_service_pb2.CompleteRequest,
+        context: _aio.ServicerContext[_learner_service_pb2.CompleteRequest, _abc.Awaitable[_learner_service_pb2.CompleteResponse]],
+    ) -> _abc.Awaitable[_learner_service_pb2.CompleteResponse]:
+        """The run is complete: the learner drains, and its process exits as one whose work is done, so that its Job completes.
+        Answered at once; asking twice changes nothing.
         """
 
 def add_LearnerServiceServicer_to_server(servicer: LearnerServiceServicer, server: _aio.Server) -> None: ...

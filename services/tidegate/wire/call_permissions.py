@@ -5,7 +5,8 @@ that serves its page, or an operator: the command line and the supervisor. A met
 everyone, and a structure test fails. A role may call what it needs, no more: only the learner leases, commits,
 publishes and opens lineages; only the task queue follows the outcomes; actors and environment workers upload and report
 what they hold; only a backup reads checkpoints, and only the page the records that it shows; only an operator pauses,
-drains, rolls back, retires and reads the accounting; admission, which ends a run, asks for its last checkpoint.
+drains, rolls back, retires and reads the accounting; admission, which ends a run, asks for its last checkpoint
+and ends a learner that is a Job.
 """
 
 from collections.abc import Mapping
@@ -58,6 +59,7 @@ CALLERS: Mapping[str, Mapping[str, tuple[Role, ...] | None]] = {
         "GetProgress": ("operator",),
         "Checkpoint": ("admission", "operator"),
         "Rollback": ("operator",),
+        "Complete": ("admission",),
     },
     "tidegate.v1.LifecycleService": {
         "GetStats": ("admission", "operator"),

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.broker import Broker
 from tests.support.call_credentials import accepted
-from tests.support.kubernetes import SETS, SUSPENDABLES, FakeApi
+from tests.support.kubernetes import SETS, FakeApi
 from tests.support.reports import Services
 from tests.support.service_harness import channel_of_test, make_context, running, until
 from tests.support.settings import make_settings
@@ -48,17 +48,24 @@ CONFIG = AdmissionConfig(
 
 
 class FakeLearner:
-    """Answers for its own counters, and counts the checkpoints that it is asked for."""
+    """Answers for its own counters, and counts what it is asked for."""
 
     def __init__(self) -> None:
         self.board = StatsBoard(service="learner", instance="learner", started_at_s=0.0)
         self.num_checkpoints = 0
+        self.reasons: list[str] = []
 
     async def Checkpoint(
         self, request: pb.CheckpointRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.CheckpointResponse:
         self.num_checkpoints += 1
         return pb.CheckpointResponse(version=version_to_proto(PolicyVersion(LineageName("main"), 10)))
+
+    async def Complete(
+        self, request: pb.CompleteRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.CompleteResponse:
+        self.reasons.append(request.reason)
+        return pb.CompleteResponse()
 
     def __getattr__(self, name: str) -> Any:
         if name in ("GetProgress", "Rollback"):
@@ -190,8 +197,8 @@ async def test_the_learner_stays_until_the_last_backup_is_made(
         await until(lambda: api.replicas(LEARNER, kind=SETS) == 0)
 
 
-@pytest.mark.parametrize("kind", SUSPENDABLES)
-async def test_a_learner_of_another_kind_is_suspended_after_the_actors_and_resumed_with_another_target(
+@pytest.mark.parametrize("kind", ["JobSet", "TrainJob"])
+async def test_a_learner_that_is_a_job_is_told_to_end_after_the_actors(
     kind: str,
     make: Callable[..., ServiceContext],
     api: FakeApi,
@@ -200,29 +207,29 @@ async def test_a_learner_of_another_kind_is_suspended_after_the_actors_and_resum
 ) -> None:
     monkeypatch.setenv("TIDEGATE_LEARNER_KIND", kind)
     del api.objects[f"{SETS}/{LEARNER}"]
-    api.suspendable(LEARNER, kind=kind)
     learner = FakeLearner()
     learner.board.set(learner_stats.VERSION_STEP, 10.0)
     context = make("version_step>=10")
-
-    def spec() -> dict[str, Any]:
-        return api.objects[f"{SUSPENDABLES[kind]}/{LEARNER}"]["spec"]
-
     async with (
         api.serving(),
         learner.serving(context.settings.addresses["learner"][0]),
         running(build, CONFIG, context),
         services.reporting(context),
     ):
-        await until(lambda: spec().get("suspend") is True)
+        await until(lambda: bool(learner.reasons))
+        assert learner.reasons == ["the run is complete: version_step>=10 holds"]
         assert api.replicas(ACTORS) == 0
-        assert spec()["other"] == 1
+        await asyncio.sleep(5 * CONFIG.kubernetes.sync_s)
+        assert len(learner.reasons) == 1, "it is told once"
+        # Killed before it could end: its Job has made another one.
+        services.learner_started_at_s = 2.0
+        await until(lambda: len(learner.reasons) == 2)
+        services.learner_started_at_s = None
         change_target(context, "version_step>=20")
-        await until(lambda: spec()["suspend"] is False)
         await until(lambda: api.replicas(ACTORS) == 3)
-    assert api.patches(f"{kind.lower()}s/{LEARNER}") == [
-        {"spec": {"suspend": each}} for each in (True, False)
-    ]
+        await until(lambda: "LearnerEnded" in api.reasons())
+        assert f"kubectl delete {kind.lower()} {LEARNER}, then helm upgrade" in api.notes("LearnerEnded")
+    assert not [path for _, path, _ in api.requests if LEARNER in path], "admission has no access to it"
 
 
 def pause_of(context: ServiceContext) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tidegate.runtime import exit_codes
+
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[3]
@@ -130,6 +132,16 @@ def test_group_ends_with_0_when_every_rank_does_and_leaves_no_file(start: Start,
     process = start("")
     assert process.wait(TIMEOUT_S) == 0
     assert list((tmp_path / "learner").iterdir()) == []
+
+
+def test_ranks_of_a_complete_run_end_as_it_did_and_a_failure_among_them_is_told(start: Start) -> None:
+    # As rank 0 and those that it stops; the later one has the time of a drain.
+    process = start(f"time.sleep(rank); sys.exit({exit_codes.COMPLETED})", drain_timeout_s=30.0)
+    assert process.wait(TIMEOUT_S) == exit_codes.COMPLETED
+    process = start(f"time.sleep(rank); sys.exit({exit_codes.COMPLETED} if rank == 0 else 3)")
+    assert process.wait(TIMEOUT_S) == 3
+    process = start(f"time.sleep(rank); sys.exit(3 if rank == 0 else {exit_codes.COMPLETED})")
+    assert process.wait(TIMEOUT_S) == 3
 
 
 def test_ranks_that_outlive_a_failed_one_are_killed_and_its_code_is_returned(start: Start) -> None:

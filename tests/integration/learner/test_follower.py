@@ -19,6 +19,7 @@ from tidegate.learner.ranks.group import RankGroup
 from tidegate.learner.ranks.membership import Membership
 from tidegate.learner.ranks.messages import StopRanks, Wait, send
 from tidegate.learner.ranks.port import ALONE, SharedTrainer
+from tidegate.runtime import exit_codes
 from tidegate.wire.clients.lifecycle import LifecycleClient
 
 pytestmark = pytest.mark.integration
@@ -96,6 +97,16 @@ async def test_a_follower_that_loses_rank_0_fails() -> None:
         tape.go_on.set()
         async with asyncio.timeout(TIMEOUT_S):
             assert await life == 1
+
+
+async def test_a_follower_of_a_complete_run_ends_as_its_learner_does() -> None:
+    tape = PausedTape()
+    send(tape.as_group(), StopRanks(completed=True))
+    tape.recorded = True
+    async with following(tape) as (life, _):
+        tape.go_on.set()
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await life == exit_codes.COMPLETED
 
 
 async def test_a_stopping_follower_reports_it_to_rank_0() -> None:

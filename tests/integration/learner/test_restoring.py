@@ -302,6 +302,20 @@ async def test_checkpoint_on_request_while_no_batch_comes(
         assert len(checkpoints(running)) == 2
 
 
+async def test_learner_of_a_complete_run_drains_for_good_and_keeps_a_checkpoint(
+    tmp_path: Path, bus: Bus, topology: Topology
+) -> None:
+    async with world(tmp_path, bus, topology) as running, running.learner() as life:
+        await life.version(0)
+        running.offer(1, at=await life.version(0))
+        await life.version(1)
+        await life.client.complete(reason="the run is complete: version_step>=1 holds")
+        await life.client.complete(reason="asked twice")
+        await asyncio.wait_for(asyncio.shield(life.loop), timeout=60)
+        assert life.context.drain.completed
+        assert len(checkpoints(running)) == 2
+
+
 async def test_full_disk_is_reported_and_does_not_end_the_training(
     tmp_path: Path, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
 ) -> None:

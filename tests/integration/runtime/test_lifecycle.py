@@ -25,6 +25,7 @@ from tidegate.catalogue.process import (
     MESSAGES_FAILED,
 )
 from tidegate.core.errors import UnavailableError
+from tidegate.runtime import exit_codes
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
 from tidegate.wire.clients.lifecycle import LifecycleClient
@@ -88,6 +89,10 @@ async def test_sigterm_drains_and_exits_zero(toy: Toy) -> None:
     await toy.ready()
     process.send_signal(signal.SIGTERM)
     assert await exit_code(process) == 0
+
+
+async def test_the_end_of_a_complete_run_has_a_code_of_its_own(toy: Toy) -> None:
+    assert await exit_code(toy.start("complete")) == exit_codes.COMPLETED
 
 
 async def test_invalid_call_is_counted_by_its_method(toy: Toy) -> None:

@@ -176,10 +176,11 @@ def test_api_says_the_same(mounted: Path) -> None:
     ("code", "in_a_job", "in_another_pod"),
     [
         (exit_codes.DRAINED, exit_codes.TERMINATED, exit_codes.DRAINED),
+        (exit_codes.COMPLETED, 0, 0),
         (exit_codes.FAILED, exit_codes.FAILED, exit_codes.FAILED),
         (exit_codes.BAD_INPUT, exit_codes.BAD_INPUT, exit_codes.BAD_INPUT),
     ],
 )
-def test_pod_that_was_drained_has_not_finished_its_job(code: int, in_a_job: int, in_another_pod: int) -> None:
+def test_only_a_complete_run_finishes_the_job_of_a_pod(code: int, in_a_job: int, in_another_pod: int) -> None:
     assert serve.code_of_pod(code, {JOB_VARIABLE: "1"}) == in_a_job
     assert serve.code_of_pod(code, {}) == in_another_pod

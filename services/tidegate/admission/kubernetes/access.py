@@ -1,7 +1,7 @@
 """Names of this run's objects in the cluster, from the environment of admission's pod."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, cast, get_args
+from typing import Literal, cast, get_args
 
 import msgspec
 
@@ -12,32 +12,11 @@ ENABLED = "TIDEGATE_KUBERNETES"
 LearnerKind = Literal["StatefulSet", "JobSet", "TrainJob"]
 
 
-class LearnerResource(NamedTuple):
-    """The API of a kind. ``resource`` is read and patched; of a StatefulSet that is its scale."""
-
-    group: str
-    version: str
-    plural: str
-    is_scaled: bool = False
-
-    @property
-    def resource(self) -> str:
-        """As a Role names it."""
-        return f"{self.plural}/scale" if self.is_scaled else self.plural
-
-
-LEARNER_RESOURCES: Mapping[LearnerKind, LearnerResource] = {
-    "StatefulSet": LearnerResource("apps", "v1", "statefulsets", is_scaled=True),
-    "JobSet": LearnerResource("jobset.x-k8s.io", "v1alpha2", "jobsets"),
-    "TrainJob": LearnerResource("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
-}
-
-
 class Access(msgspec.Struct, frozen=True):
     """Names in the cluster. ``identity`` holds the Lease.
 
     ``run`` is the TrainingRun's name, "" without the CRD. ``ranks_actors``: it may write the deletion cost of its pods.
-    ``learner``: the object of its pods, which ends with the run; "" where admission may not change it.
+    ``learner``: the object of its pods, which ends with the run; "" where admission does not end it.
     ``deployments``: of the actors; the first one is scaled, the others are counted. ``selector``: of the actors' pods.
     """
 

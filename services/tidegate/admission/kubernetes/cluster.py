@@ -16,7 +16,7 @@ from tidegate.admission.config import KubernetesConfig
 from tidegate.admission.kept_files import OVERRIDES_FILE, SCALE_FILE
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.events import ClusterEvent, EventWriter, Regarding
-from tidegate.admission.kubernetes.learner_workload import LearnerWorkload
+from tidegate.admission.kubernetes.learner_workload import learner_workload
 from tidegate.admission.kubernetes.lease import Election
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
 from tidegate.admission.kubernetes.pod_costs import CostPatch, rank
@@ -68,7 +68,7 @@ class ClusterLoop:
         self._access, self._api = access, api
         self._election = Election(api, access, lease_s=config.lease_s)
         self._events = EventWriter(api, access)
-        self._learner = LearnerWorkload(api, access)
+        self._learner = learner_workload(context, admission, access=access, api=api, patch=self._patched)
         self._reporter = StatusReporter(api, access, status_s=config.status_s)
         self._failures: dict[str, str] = {}
         self._deployments: list[Deployment] = []
@@ -341,19 +341,26 @@ class ClusterLoop:
         is_due = num_learners > 0 and is_expected(Path(self._context.settings.data_dir))
         keeps_last = waits_for_backup(state, is_due=is_due, now_s=self._context.clock.now_s())
         wanted = wanted_replicas(state, found, last=[learner], keeps_last=keeps_last)
+        if wanted.get(learner) and self._learner.restart:
+            await self._emit_event("LearnerEnded", self._learner.restart, is_warning=True)
+            del wanted[learner]
         if state.checkpointed and wanted:
             kept = state.replicas | {name: found[name] for name in wanted}
             completion.keep(msgspec.structs.replace(state, replicas=kept))
         elif not wanted and not state.target:
             completion.keep(msgspec.structs.replace(state, replicas={}))
+        why = state.reason() or "its target is another one"
         for name, count in wanted.items():
-            where = self._learner.path if name == learner else f"{self._path_of(name)}/scale"
             if name == self._access.deployments[0]:
                 self._set_scale(msgspec.structs.replace(self._scale_seen, writing=count))
-            body = self._learner.change(count) if name == learner else {"spec": {"replicas": count}}
-            if await self._attempt("scale with the run's end", self._patched(where, body)) is None:
+            body = {"spec": {"replicas": count}}
+            scaling = (
+                self._learner.scale(count, reason=why)
+                if name == learner
+                else self._patched(f"{self._path_of(name)}/scale", body)
+            )
+            if await self._attempt("scale with the run's end", scaling) is None:
                 return
-            why = state.reason() or "its target is another one"
             self._context.log.info("scaled", workload=name, replicas=count, reason=why)
             await self._emit_event("Scaled", f"{name}: {found[name]} to {count}: {why}")
 

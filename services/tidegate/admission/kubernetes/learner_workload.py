@@ -1,20 +1,28 @@
-"""The learner's pods as what holds them: a StatefulSet is scaled, a JobSet or TrainJob is suspended."""
+"""The learner's pods at the end of a run: a StatefulSet is scaled to 0; a JobSet or TrainJob completes.
 
-from tidegate.admission.kubernetes.access import LEARNER_RESOURCES, Access
-from tidegate.admission.kubernetes.objects import Scale, Suspendable
+A Job is over once its pods have ended with 0, which Kueue, workflows and bills wait for. So the learner itself is told
+that the run is complete, and admission needs no access to the object, which Kueue would start again if it were
+suspended.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeAlias
+
+from tidegate.admission.kubernetes.access import Access
+from tidegate.admission.kubernetes.objects import Scale
+from tidegate.admission.loops import Admission
+from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.runtime.kubernetes_api import Api
+from tidegate.runtime.service import ServiceContext
+from tidegate.wire.clients.learner import LearnerClient
+
+Patch: TypeAlias = Callable[[str, object], Awaitable[bool]]
 
 
-class LearnerWorkload:
-    """A number of pods for all: what is suspended has 0, and any other JobSet or TrainJob counts as 1."""
+class LearnerWorkload(Protocol):
+    """What holds the learner's pods. ``restart``: how a person starts it again after its end; empty where it scales."""
 
-    def __init__(self, api: Api, access: Access) -> None:
-        self._api = api
-        found = LEARNER_RESOURCES[access.learner_kind]
-        self._is_scaled = found.is_scaled
-        api_path = f"/apis/{found.group}/{found.version}/namespaces/{access.namespace}"
-        whole = f"{api_path}/{found.plural}/{access.learner}"
-        self.path = f"{whole}/scale" if found.is_scaled else whole
+    restart: str
 
     async def replicas(self) -> int:
         """The number that is wanted now.
@@ -22,10 +30,67 @@ class LearnerWorkload:
         Raises:
             TidegateError: the API server rejected the request or did not answer.
         """
-        if self._is_scaled:
-            return (await self._api.get(self.path, Scale)).spec.replicas
-        return 0 if (await self._api.get(self.path, Suspendable)).spec.suspend else 1
+        ...
 
-    def change(self, replicas: int) -> dict[str, object]:
-        """The patch of ``path`` that wants another number."""
-        return {"spec": {"replicas": replicas} if self._is_scaled else {"suspend": replicas == 0}}
+    async def scale(self, replicas: int, *, reason: str) -> bool:
+        """Want another number, of one with a ``restart`` 0 only; returns True.
+
+        Raises:
+            TidegateError: the server rejected the request or did not answer.
+        """
+        ...
+
+
+class ScaledLearner:
+    """A StatefulSet."""
+
+    restart = ""
+
+    def __init__(self, api: Api, access: Access, patch: Patch) -> None:
+        self._api, self._patch = api, patch
+        self._path = f"/apis/apps/v1/namespaces/{access.namespace}/statefulsets/{access.learner}/scale"
+
+    async def replicas(self) -> int:
+        """See ``LearnerWorkload``."""
+        return (await self._api.get(self._path, Scale)).spec.replicas
+
+    async def scale(self, replicas: int, *, reason: str) -> bool:  # of the protocol
+        """See ``LearnerWorkload``."""
+        return await self._patch(self._path, {"spec": {"replicas": replicas}})
+
+
+class JobLearner:
+    """A JobSet or TrainJob: there while a learner reports that was not told to end."""
+
+    def __init__(self, context: ServiceContext, admission: Admission, access: Access) -> None:
+        self._admission = admission
+        self._client = LearnerClient(context.channel("learner"))
+        self._told_at_s = 0.0
+        kind, name = access.learner_kind, access.learner
+        self.restart = (
+            f"The {kind} {name} has completed, and a Job does not start again: kubectl delete {kind.lower()} {name}, "
+            "then helm upgrade; the learner goes on from its last checkpoint"
+        )
+
+    async def replicas(self) -> int:
+        """See ``LearnerWorkload``. One that was killed before it could end is made again by its Job, and counts."""
+        return sum(report.started_at_s > self._told_at_s for report in self._admission.reports("learner"))
+
+    async def scale(self, replicas: int, *, reason: str) -> bool:  # of the protocol
+        """See ``LearnerWorkload``."""
+        told = max((report.started_at_s for report in self._admission.reports("learner")), default=0.0)
+        try:
+            await self._client.complete(reason=reason)
+        except UnavailableError as error:  # which is not the API server's
+            raise TidegateError("The learner did not answer", why=str(error)) from error
+        self._told_at_s = told
+        return True
+
+
+def learner_workload(
+    context: ServiceContext, admission: Admission, *, access: Access, api: Api, patch: Patch
+) -> LearnerWorkload:
+    """The one of the learner's kind; ``patch`` sends a path's patch to the API server and counts it."""
+    if access.learner_kind == "StatefulSet":
+        return ScaledLearner(api, access, patch)
+    return JobLearner(context, admission, access)

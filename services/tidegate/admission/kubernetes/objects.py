@@ -72,19 +72,6 @@ class Scale(msgspec.Struct, frozen=True):
     spec: ScaleSpec = ScaleSpec()
 
 
-class SuspendableSpec(msgspec.Struct, frozen=True):
-    """Absent while it is not suspended."""
-
-    suspend: bool = False
-
-
-class Suspendable(msgspec.Struct, frozen=True):
-    """A JobSet (``jobset.x-k8s.io/v1alpha2``) or TrainJob (``trainer.kubeflow.org/v1alpha1``)."""
-
-    metadata: Meta
-    spec: SuspendableSpec = SuspendableSpec()
-
-
 class Pod(msgspec.Struct, frozen=True):
     """``v1``."""
 

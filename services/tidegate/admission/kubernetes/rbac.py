@@ -6,7 +6,6 @@ bound to a name, and uninstalling the release deletes what is the release's.
 
 from collections.abc import Sequence
 
-from tidegate.admission.kubernetes.access import LEARNER_RESOURCES, LearnerKind
 from tidegate.core.scaling import Mode
 from tidegate.runtime.kubernetes_api import RbacRule
 
@@ -19,14 +18,14 @@ def rules(
     lease: str,
     run: str = "",
     learner: str = "",
-    learner_kind: LearnerKind = "StatefulSet",
+    ends_run: bool = False,
 ) -> list[RbacRule]:
     """The rules of one installation.
 
     Pods may be listed only where admission ranks them or counts those that drain. A Role cannot limit a list to some
     labels: admission sends its selector with each (``access.Access.selector``), and a server does not enforce it.
-    ``run``: the TrainingRun's name, "" without the CRD. ``learner``: the object of its pods, "" where the run
-    does not end by itself. A JobSet or TrainJob has no subresource that only suspends it.
+    ``run``: the TrainingRun's name, "" without the CRD. ``ends_run``: the actors are scaled to 0 at the run's
+    end, and the ``learner``, if it is a StatefulSet; a JobSet or TrainJob ends as its pods do, without the API server.
     """
     named = tuple(deployments)
     asked = [
@@ -37,11 +36,10 @@ def rules(
     ]
     if deletion_cost:
         asked.append(RbacRule(("",), ("pods",), ("patch",)))
-    if mode == "controller" or learner:
+    if mode == "controller" or ends_run:
         asked.append(RbacRule(("apps",), ("deployments/scale",), ("patch",), named))
     if learner:
-        found = LEARNER_RESOURCES[learner_kind]
-        asked.append(RbacRule((found.group,), (found.resource,), ("get", "patch"), (learner,)))
+        asked.append(RbacRule(("apps",), ("statefulsets/scale",), ("get", "patch"), (learner,)))
     if mode == "controller":
         asked += [
             RbacRule(("autoscaling",), ("horizontalpodautoscalers",), ("list",)),

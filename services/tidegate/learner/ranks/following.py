@@ -22,6 +22,7 @@ from tidegate.learner.ranks.group import RankGroup
 from tidegate.learner.ranks.membership import Membership
 from tidegate.learner.ranks.messages import POLICY, STATE, Restore, StopRanks, Update, Wait, receive
 from tidegate.learner.ranks.port import Packed, SharedTrainer
+from tidegate.runtime import exit_codes
 from tidegate.runtime.call_credentials import AcceptedTokens
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.drain import Drain
@@ -34,8 +35,8 @@ from tidegate.runtime.stats_board import StatsBoard
 LEAVE_GRACE_S = 10.0
 
 
-def follow(trainer: SharedTrainer, group: RankGroup, *, asked_to_stop: Callable[[], bool]) -> None:
-    """Execute rank 0's commands until ``StopRanks``.
+def follow(trainer: SharedTrainer, group: RankGroup, *, asked_to_stop: Callable[[], bool]) -> StopRanks:
+    """Execute rank 0's commands until ``StopRanks``, which is returned.
 
     Raises:
         RankLostError: rank 0 or another rank is lost.
@@ -56,7 +57,7 @@ def follow(trainer: SharedTrainer, group: RankGroup, *, asked_to_stop: Callable[
             case Wait():
                 pass
             case StopRanks():
-                return
+                return command
         group.largest(torch.tensor([int(asked_to_stop())]))
 
 
@@ -96,29 +97,30 @@ class Follower:
         try:
             if self._listen:
                 await server.start(self._listen)
-            await self._follow(server)
+            stopped = await self._follow(server)
         except TidegateError as error:
             self._log.error("rank_failed", error=str(error))
-            return 1
+            return exit_codes.FAILED
         finally:
             await server.stop(grace_s=0.5)
-        self._log.info("rank_stopped")
-        return 0
+        self._log.info("rank_stopped", completed=stopped.completed)
+        return exit_codes.COMPLETED if stopped.completed else exit_codes.DRAINED
 
-    async def _follow(self, server: RpcServer) -> None:
+    async def _follow(self, server: RpcServer) -> StopRanks:
         loop = asyncio.get_running_loop()
-        joined, ended = asyncio.Event(), loop.create_future()
+        joined = asyncio.Event()
+        ended: asyncio.Future[StopRanks] = loop.create_future()
 
         def work() -> None:
             try:
                 trainer, group = self._join()
                 loop.call_soon_threadsafe(joined.set)
-                follow(trainer, group, asked_to_stop=lambda: self._drain.requested)
+                stopped = follow(trainer, group, asked_to_stop=lambda: self._drain.requested)
                 group.close()
             except Exception as error:  # any error must end the process
                 loop.call_soon_threadsafe(ended.set_exception, error)
             else:
-                loop.call_soon_threadsafe(ended.set_result, None)
+                loop.call_soon_threadsafe(ended.set_result, stopped)
 
         # A daemon: it may block in an exchange without a peer, and must not keep a stopped process alive.
         threading.Thread(target=work, name="rank", daemon=True).start()
@@ -136,7 +138,7 @@ class Follower:
                     why="it hangs, or drains for longer than drain_timeout_s",
                     fix="nothing: the ranks restart and resume from the newest checkpoint",
                 )
-            ended.result()
+            return ended.result()
         finally:
             becoming_ready.cancel()
 

@@ -150,15 +150,15 @@ class LeadingTrainer:
                     fix="nothing: a checkpoint is written, and the ranks resume from it once all are back",
                 )
 
-    def stop(self) -> None:
-        """Stop the heartbeat and the other ranks, if they are still connected."""
+    def stop(self, *, completed: bool = False) -> None:
+        """Stop the heartbeat and the other ranks, if they are still connected. ``completed``: so is the run."""
         self._ended.set()
         self._beating.join(timeout=STOP_WAIT_S)
         if not self._turn.acquire(timeout=STOP_WAIT_S):
             return  # an abandoned update is still running; the others detect the end of this process
         try:
             if self.problem is None:
-                send(self._group, StopRanks())
+                send(self._group, StopRanks(completed=completed))
                 self._group.close()
         except RankLostError as error:
             self.problem = error

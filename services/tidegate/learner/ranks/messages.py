@@ -50,7 +50,9 @@ class Wait(msgspec.Struct, frozen=True, tag="wait"):
 
 
 class StopRanks(msgspec.Struct, frozen=True, tag="stop"):
-    """Rank 0 stops cleanly."""
+    """Rank 0 stops cleanly; ``completed``: because the run is complete, so that no rank is to start again."""
+
+    completed: bool = False
 
 
 Command: TypeAlias = Update | Restore | Wait | StopRanks

@@ -75,3 +75,8 @@ class LearnerClient:
         return AcceptedRollback(
             head=version_from_proto(response.head), target=version_from_proto(response.target)
         )
+
+    async def complete(self, *, reason: str) -> None:
+        """End the learner of a complete run: it drains, and its Job completes. Returns at once."""
+        with remote_errors(SERVICE):
+            await self._stub.Complete(pb.CompleteRequest(reason=reason), timeout=DEADLINE_S)
