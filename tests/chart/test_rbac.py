@@ -174,7 +174,7 @@ def may(space: str, account: str, verb: str, resource: str, *, within: str | Non
 def test_server_grants_admission_what_observing_needs(granted: str) -> None:
     for verb, resource in (
         ("get", "deployments.apps/t-actor"),
-        ("update", "leases.coordination.k8s.io/t-admission"),
+        ("update", "leases.coordination.k8s.io/t-admission-leader"),
         ("create", "events.events.k8s.io"),
     ):
         assert may(granted, "t-admission", verb, resource), f"{verb} {resource}"

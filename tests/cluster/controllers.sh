@@ -28,8 +28,9 @@ echo "$controllers" | while read -r name module version program manifests image;
     cp -r "$source/${manifests%%/*}" "$out/manifests"
     chmod -R u+w "$out/manifests"
     sed -i '/third-party/d' "$out/manifests/${manifests#*/}/kustomization.yaml"
+    # LeaderWorkerSet's two replicas reserve a CPU each, which a small node does not have.
     kubectl kustomize "$out/manifests/${manifests#*/}" |
-        sed "s|image: $image.*|image: docker.io/library/tidegate-test-$name:dev|; s|imagePullPolicy: Always|imagePullPolicy: IfNotPresent|" \
+        sed "s|image: $image.*|image: docker.io/library/tidegate-test-$name:dev|; s|imagePullPolicy: Always|imagePullPolicy: IfNotPresent|; s|cpu: 1$|cpu: 100m|" \
             >"$out/install.yaml"
     rm -rf "$out/manifests"
     printf 'FROM scratch\nCOPY manager /manager\nUSER 65532:65532\nENTRYPOINT ["/manager"]\n' >"$out/Containerfile"
