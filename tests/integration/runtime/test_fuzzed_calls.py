@@ -1,6 +1,7 @@
 """Malformed calls and messages to real services on a real broker: each is answered or counted, and nothing ends.
 
 One call in four is unauthorised (another role, no credential, or an invalid token) and is refused whatever it holds.
+One message in four is signed with the key of a task, as only an actor that was given it can.
 Then the services restart on the same disk and streams, and training resumes.
 
 A failure prints its seed and the call; ``TIDEGATE_FUZZ_SEED`` repeats it.
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
+import msgspec
 import numpy as np
 import psutil
 import pytest
@@ -28,16 +30,16 @@ from tests.integration.inference.serving import inference_settings, serving
 from tests.support.broker import Broker, free_port
 from tests.support.call_credentials import accepted, channel_as, permitted_channel
 from tests.support.calls import path_of, status_of
-from tests.support.fuzzing import Fuzzer
+from tests.support.fuzzing import FLOATS, INTEGERS, TEXTS, Fuzzer
 from tests.support.service_harness import POLL_S, make_context, running
-from tests.unit.trajectory_store.building import MAIN, make_trajectory
+from tests.unit.trajectory_store.building import MAIN, make_group, make_trajectory
 from tidegate.actor import main as actor
 from tidegate.actor.config import ActorConfig
 from tidegate.admission import main as admission
 from tidegate.admission.config import AdmissionConfig
-from tidegate.core.errors import BackpressureError, ConflictError, UnavailableError
-from tidegate.core.ids import PolicyVersion, RunId, TaskId
-from tidegate.core.records import VersionSpan
+from tidegate.core.errors import BackpressureError, ConflictError, RecordError, UnavailableError
+from tidegate.core.ids import LineageName, PolicyVersion, RunId, TaskId
+from tidegate.core.records import EpisodeEnd, StageTiming, Task, Trajectory, VersionSpan
 from tidegate.core.staleness import Lineage
 from tidegate.environment import main as environment
 from tidegate.environment.config import EnvironmentConfig
@@ -49,8 +51,10 @@ from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle_servicer import LifecycleServicer
+from tidegate.runtime.outbox import message_of
 from tidegate.runtime.rpc import RpcServer, open_channel
 from tidegate.runtime.stats_board import StatsBoard
+from tidegate.runtime.task_secret import new_task_secret
 from tidegate.task_queue import main as task_queue
 from tidegate.task_queue.config import TaskQueueConfig
 from tidegate.trajectory_store import main as trajectory_store
@@ -80,6 +84,7 @@ from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 from tidegate.wire.frame import encode_frame
 from tidegate.wire.progress import Progress, SampleProgress, encode_progress
 from tidegate.wire.subjects import HEADER_TRAJECTORY_IDS, POOL, Topology
+from tidegate.wire.task_proof import task_key
 
 pytestmark = pytest.mark.integration
 
@@ -120,6 +125,8 @@ PUBLISH_S = 1.0
 # What a caller who knows a run's names has beyond one who does not.
 KNOWN_OF_THE_RUN = ("0-aaaa", "1-bbbb", "0-aaaa@0#1")
 STREAMS_WITHOUT_END = {"StreamIsActive"}
+# Of messages; the others have no proof of a task, or another one's.
+SIGNED_SHARE = 0.25
 # Neither is what a caller did wrong.
 DEFECTS = {grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL}
 DEFECT_EVENT = "call_failed"
@@ -146,6 +153,7 @@ PROGRESS = encode_progress(
     )
 )
 IN_FLIGHT_MAX = 8
+TASK_SECRET_FILE = "task_secret"
 # Memory and open files are read so many times. All services are in this process, with the test's own clients.
 NUM_SAMPLES = 20
 FILES_MORE_MAX = 64
@@ -197,7 +205,9 @@ async def learning(settings: Settings, bus: Bus) -> AsyncGenerator[None]:
 @asynccontextmanager
 async def platform(tmp_path: Path, nats: Broker, bus: Bus) -> AsyncGenerator[dict[str, str]]:
     """The addresses of the services, each with its loops; leaving fails if a loop ended by an error."""
-    settings = inference_settings(tmp_path, nats)
+    settings = msgspec.structs.replace(
+        inference_settings(tmp_path, nats), task_secret_path=str(tmp_path / TASK_SECRET_FILE)
+    )
     async with AsyncExitStack() as stack:
         for name, (build, config, _) in SERVICES.items():
             if name == "learner":
@@ -246,8 +256,61 @@ class Callers:
             await channel.close()
 
 
-async def send(bus: Bus, topology: Topology, fuzzer: Fuzzer, rng: random.Random, number: int) -> None:
-    """One malformed message on one subject."""
+def hostile(record: Trajectory, rng: random.Random) -> Trajectory:
+    """The record with something in it that no actor may send."""
+    steps, number, text = record.num_steps, rng.choice(FLOATS), rng.choice(TEXTS)
+    count = rng.choice(INTEGERS)
+    version = PolicyVersion(rng.choice((MAIN, LineageName("9-ffff"), LineageName(text))), count)
+    changes: tuple[dict[str, Any], ...] = (
+        {"reward": number},
+        {"num_steps": count},
+        {"group_size": count},
+        {"length_tokens": count},
+        {"started_at_s": number},
+        {"finished_at_s": number},
+        {"curriculum_bin": text},
+        {"run_id": RunId(text)},
+        {"spans": (VersionSpan(version, 0, steps),)},
+        {"spans": (VersionSpan(record.spans[0].version, count, steps),)},
+        {"spans": ()},
+        {"episodes": (EpisodeEnd(number, count, count),)},
+        {"stages": (StageTiming(text, "actor-0", number, 1.0),)},
+        {"tensors": {}},
+        {"tensors": record.tensors | {"behavior_logprobs": np.full(steps, number, np.float32)}},
+        {"tensors": record.tensors | {"tokens": np.zeros((1,) * 40, np.int64)}},
+        {"tensors": {text: np.zeros(rng.randrange(20_000), np.uint8)}},
+    )
+    return msgspec.structs.replace(record, **rng.choice(changes))
+
+
+def signed(fuzzer: Fuzzer, rng: random.Random, number: int, secret: bytes) -> tuple[bytes, dict[str, str]]:
+    """A message as only the holder of a task can make it: hostile records, or a frame that is damaged afterwards."""
+    task = Task(
+        task_id=TaskId(f"s{number}"),
+        run_id=RunId("test-run"),
+        kind="segment",
+        required_version=PolicyVersion(MAIN, rng.randrange(3)),
+        num_samples=rng.choice((1, 1, 2)),
+    )
+    task = msgspec.structs.replace(task, key=task_key(task, secret))
+    records = make_group(task.task_id, task.num_samples, version=task.required_version)
+    records[-1] = hostile(records[-1], rng)
+    with suppress(RecordError):  # what this program's own encoder refuses, another may send
+        frame, headers = message_of(records, of=task)
+        return (fuzzer.damaged(frame) if rng.random() < 0.25 else frame), headers
+    frame, headers = message_of(make_group(task.task_id, task.num_samples), of=task)
+    return fuzzer.damaged(frame), headers
+
+
+async def send(
+    bus: Bus, topology: Topology, fuzzer: Fuzzer, rng: random.Random, number: int, *, secret: bytes
+) -> None:
+    """One malformed message on one subject, a quarter of them signed with the key of a task."""
+    if rng.random() < SIGNED_SHARE:
+        subject = rng.choice((topology.trajectories(0), topology.rollouts("CartPole-v1")))
+        data, headers = signed(fuzzer, rng, number, secret)
+        await publish(bus, subject, data[:200_000], f"fuzz-{number}", headers)
+        return
     frame = encode_frame([make_trajectory(f"f{number}")])
     announcement = fuzzer.message(policy_pb2.PolicyAnnouncement.DESCRIPTOR).SerializeToString()
     task = fuzzer.message(trajectory_pb2.Task.DESCRIPTOR).SerializeToString()
@@ -295,6 +358,8 @@ async def fuzz(
     statuses: Counter[str] = Counter()
     failed: list[str] = []
     places = asyncio.Semaphore(IN_FLIGHT_MAX)
+    secret = new_task_secret()
+    (tmp_path / TASK_SECRET_FILE).write_text(secret, encoding="ascii")
     with capture_logs() as lines:
         async with platform(tmp_path, nats, bus) as addresses, asyncio.TaskGroup() as group:
             callers = {name: Callers(address) for name, address in addresses.items()}
@@ -321,7 +386,7 @@ async def fuzz(
                 count = rng.choice((0, 1, 1, 2, 3)) if target.method.client_streaming else 1
                 requests = [fuzzer.request(target.method.input_type) for _ in range(count)]
                 if number % 5 == 0:
-                    await send(bus, topology, fuzzer, rng, number)
+                    await send(bus, topology, fuzzer, rng, number, secret=secret.encode())
                 tasks.append(group.create_task(call(target, requests)))
                 if len(tasks) >= 4 * IN_FLIGHT_MAX:
                     await tasks.pop(0)
@@ -333,7 +398,9 @@ async def fuzz(
             await store.ledger()
             ledger = tmp_path / "trajectory_store" / LEDGER_FILE
             assert verify(ledger).findings == []
-            assert totals(ledger).trained_twice == 0
+            accounted = totals(ledger)
+            assert accounted.trained_twice == 0
+            assert accounted.dropped["invalid"] > 0, "what is signed gets as far as the ledger"
             for each in callers.values():
                 await each.close()
     # The first half fills caches and opens connections.

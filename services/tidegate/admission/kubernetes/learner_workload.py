@@ -54,7 +54,7 @@ class ScaledLearner:
         """See ``LearnerWorkload``."""
         return (await self._api.get(self._path, Scale)).spec.replicas
 
-    async def scale(self, replicas: int, *, reason: str) -> bool:  # of the protocol
+    async def scale(self, replicas: int, *, reason: str) -> bool:
         """See ``LearnerWorkload``."""
         return await self._patch(self._path, {"spec": {"replicas": replicas}})
 
@@ -65,7 +65,8 @@ class JobLearner:
     def __init__(self, context: ServiceContext, admission: Admission, access: Access) -> None:
         self._admission = admission
         self._client = LearnerClient(context.channel("learner"))
-        self._told_at_s = 0.0
+        # When the processes started that were told to end; an instance keeps its name over restarts.
+        self._told: frozenset[float] = frozenset()
         kind, name = access.learner_kind, access.learner
         self.restart = (
             f"The {kind} {name} has completed, and a Job does not start again: kubectl delete {kind.lower()} {name}, "
@@ -74,17 +75,20 @@ class JobLearner:
 
     async def replicas(self) -> int:
         """See ``LearnerWorkload``. One that was killed before it could end is made again by its Job, and counts."""
-        return sum(report.started_at_s > self._told_at_s for report in self._admission.reports("learner"))
+        return len(self._started() - self._told)
 
-    async def scale(self, replicas: int, *, reason: str) -> bool:  # of the protocol
+    async def scale(self, replicas: int, *, reason: str) -> bool:
         """See ``LearnerWorkload``."""
-        told = max((report.started_at_s for report in self._admission.reports("learner")), default=0.0)
+        told = self._started()
         try:
             await self._client.complete(reason=reason)
         except UnavailableError as error:  # which is not the API server's
             raise TidegateError("The learner did not answer", why=str(error)) from error
-        self._told_at_s = told
+        self._told = told
         return True
+
+    def _started(self) -> frozenset[float]:
+        return frozenset(report.started_at_s for report in self._admission.reports("learner"))
 
 
 def learner_workload(
