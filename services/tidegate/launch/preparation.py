@@ -23,7 +23,7 @@ from tidegate.runtime.files import replace_file
 from tidegate.runtime.loading import load
 from tidegate.runtime.own_code.references import OwnReference
 from tidegate.runtime.parent_death import dies_with_this_process
-from tidegate.runtime.python_program import python_program
+from tidegate.runtime.python_program import last_words, python_program
 from tidegate.task_queue.dataset import HELD_OUT_FILE, TRAIN_FILE
 from tidegate.task_queue.dataset_import import import_dataset
 
@@ -157,6 +157,6 @@ def prepare_model(plan: RunPlan) -> None:
     if made.returncode:
         raise ConfigError(
             f"SmolLM2-135M could not be built into {folder}",
-            why=(made.stderr.strip().splitlines() or ["its process was killed"])[-1],
+            why=last_words(made),
             fix="run `tidegate model smollm2` to see more; it takes 1.5 GB of memory and 270 MB on disk",
         )

@@ -1,7 +1,7 @@
 import subprocess
 from pathlib import Path
 
-from tidegate.runtime.python_program import python_program
+from tidegate.runtime.python_program import last_words, python_program
 
 
 def test_program_imports_no_file_of_the_working_directory_in_place_of_python_s(tmp_path: Path) -> None:
@@ -11,3 +11,14 @@ def test_program_imports_no_file_of_the_working_directory_in_place_of_python_s(t
     )
     assert done.returncode == 0, done.stderr
     assert "2027" in done.stdout
+
+
+def test_last_words_of_a_program_are_its_last_error_line_or_that_it_was_killed() -> None:
+    def ended(stderr: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 1, stderr=stderr)
+
+    assert (
+        last_words(ended("a line\ntidegate: It failed. Fix: another file\n"))
+        == "It failed. Fix: another file"
+    )
+    assert last_words(ended("")) == "its process was killed"

@@ -21,7 +21,7 @@ from tidegate.launch.run_folder import is_run_folder, read_record, recorded_docu
 from tidegate.launch.run_plan import RunPlan
 from tidegate.runtime.files import replace_file
 from tidegate.runtime.parent_death import dies_with_this_process
-from tidegate.runtime.python_program import python_program
+from tidegate.runtime.python_program import last_words, python_program
 
 SEEDS_MAX = 1000
 # The services of a run that reached its limit drain, and its report is written.
@@ -148,9 +148,7 @@ def _train(
     )
     summary = read_summary(where)
     if summary is None:
-        raise ConfigError(
-            "The run did not start", why=(done.stderr.strip().splitlines() or ["it was killed"])[-1]
-        )
+        raise ConfigError("The run did not start", why=last_words(done))
     if not _ended_whole(summary):
         raise ConfigError("The run ended early", why=summary["problem"] or summary["ended_by"])
 

@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.object_storage.urls import scheme_of
 from tidegate.runtime.parent_death import dies_with_this_process
-from tidegate.runtime.python_program import python_program
+from tidegate.runtime.python_program import last_words, python_program
 
 DEADLINE_S = 3600.0
 
@@ -41,5 +41,4 @@ class FetchedRun:
                 fix="copy it by `tidegate restore`, and name the folder",
             ) from error
         if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["its process was killed"])[-1]
-            raise ConfigError(f"{url} cannot be opened as a run", why=said.removeprefix("tidegate: "))
+            raise ConfigError(f"{url} cannot be opened as a run", why=last_words(done))
