@@ -301,7 +301,12 @@ class _ActorParts:
         context, control = self._context, self._control
         sessions = open_sessions(context) if context.settings.workload.turns_max > 1 else None
         player = EpisodePlayer(
-            context, engine=engine, control=control, sessions=sessions, time_accounting=time_accounting
+            context,
+            turns_max=context.settings.workload.turns_max,
+            engine=engine,
+            control=control,
+            sessions=sessions,
+            time_accounting=time_accounting,
         )
         return EpisodeRunner(
             context,

@@ -1,18 +1,16 @@
 """Assembly of the environment service."""
 
 import os
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
 from tidegate.core.errors import TidegateError
 from tidegate.environment.config import EnvironmentConfig
-from tidegate.environment.conversations.tools import Tools
 from tidegate.environment.describing import Describe, EnvironmentAnswer, describe_in
 from tidegate.environment.failures import FailureReports
 from tidegate.environment.judgements import VerifierFailed
 from tidegate.environment.loops import ScoreLoop, SweepLoop
-from tidegate.environment.own_code.blocking_episodes import BlockingEpisodes
+from tidegate.environment.opened_sessions import session_table
 from tidegate.environment.own_code.episodes import OwnEpisodes
 from tidegate.environment.own_code.tasks import OwnTasks
 from tidegate.environment.parts import bounds_of, close_verifiers, open_verifiers, tools_of
@@ -21,8 +19,6 @@ from tidegate.environment.run_environments import RunEnvironments
 from tidegate.environment.sandbox.registry import open_sandbox
 from tidegate.environment.scoring import Scorer
 from tidegate.environment.servicer import EnvironmentServicer
-from tidegate.environment.session_envs import Episodes, PackageEpisodes, make_session_env
-from tidegate.environment.sessions import SessionLimits, SessionTable
 from tidegate.environment.state import TASK, AnsweredProblem, ScoreCache
 from tidegate.environment.tasks.port import Problem
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
@@ -83,21 +79,12 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         await close_own()
         raise
     rewards = Rewards(scorer, verifiers, config, reports, seed=settings.seed, problem_of=envs.problem_of)
-    tools = tools_of(config, sandbox=sandbox)
-    sessions = SessionTable(
-        partial(
-            make_session_env,
-            allowed_modules=config.session_envs,
-            tools=tools,
-            own=_episodes_of(envs, episodes, tools),
-        ),
-        SessionLimits(
-            max_sessions=config.max_sessions,
-            idle_s=config.session_idle_s,
-            deadline_s=config.session_deadline_s,
-            num_threads=config.session_threads,
-        ),
-        context.clock,
+    sessions = session_table(
+        config,
+        envs,
+        episodes,
+        tools=tools_of(config, sandbox=sandbox),
+        clock=context.clock,
         reward=rewards.of_episode,
     )
     description = EnvironmentAnswer(settings.workload, describe, context.log)
@@ -117,16 +104,6 @@ async def assemble(context: ServiceContext, config: EnvironmentConfig, *, descri
         rewards, sessions, description, on_error=config.on_error, problem_of=envs.problem_of
     )
     return ServiceParts(loops=loops, servicers=[servicer.registration()], close=close)
-
-
-def _episodes_of(envs: RunEnvironments, own: Mapping[str, OwnEpisodes], tools: Tools) -> dict[str, Episodes]:
-    """What begins the episodes of the run's own conversations, and of tasks that the run has another name for."""
-    named = {
-        name: PackageEpisodes(env, tools)
-        for name, env in envs.env_of.items()
-        if name not in envs.own and name != env
-    }
-    return {**named, **{name: BlockingEpisodes(each) for name, each in own.items()}}
 
 
 def _report_turn(reports: FailureReports, failed: VerifierFailed, problem: Problem, text: str) -> None:

@@ -179,6 +179,7 @@ class Harness:
             engine=self.engine,
             player=EpisodePlayer(
                 self.context,
+                turns_max=settings.workload.turns_max,
                 engine=self.engine,
                 control=self.control,
                 sessions=sessions,

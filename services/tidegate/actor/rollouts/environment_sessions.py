@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Protocol
 
+from tidegate.actor.rollouts.reporting import ReportingProcess
 from tidegate.actor.rollouts.workers_in_turn import WorkersInTurn, environment_workers
 from tidegate.catalogue import actor as statistics
 from tidegate.core.errors import (
@@ -65,10 +66,10 @@ class ReplayDiffersError(RecordError):
 class EpisodeSessions:
     """The workers of a run, used in turn. Stateless; a session belongs to its caller."""
 
-    def __init__(self, context: ServiceContext, workers: Sequence[SessionWorker]) -> None:
+    def __init__(self, process: ReportingProcess, workers: Sequence[SessionWorker]) -> None:
         """``workers``: at least one."""
-        self._context = context
-        self._workers = WorkersInTurn(workers, first=context.index)
+        self._process = process
+        self._workers = WorkersInTurn(workers, first=process.index)
 
     def session(self, task: Task, *, turns: Sequence[str], last: str | None) -> "EpisodeSession":
         """A session for a task's problem, not opened yet.
@@ -93,7 +94,7 @@ class EpisodeSessions:
         Raises:
             TidegateError: no worker has room, or one of them refuses the episode.
         """
-        stats = self._context.stats
+        stats = self._process.stats
         problem = EpisodeProblem(task.prompt_id, task.prompt, task.answer, task.curriculum_bin)
 
         async def reset(worker: SessionWorker) -> tuple[SessionWorker, str, str]:
@@ -117,8 +118,8 @@ class EpisodeSessions:
 
     def lost(self, task: Task, error: TidegateError) -> None:
         """Count a lost session."""
-        self._context.stats.add(statistics.SESSIONS_LOST)
-        self._context.log.warning("session_lost", task_id=task.task_id, error=str(error))
+        self._process.stats.add(statistics.SESSIONS_LOST)
+        self._process.log.warning("session_lost", task_id=task.task_id, error=str(error))
 
 
 class EpisodeSession:

@@ -8,6 +8,7 @@ from tidegate.actor.engines.port import EngineControl
 from tidegate.actor.engines.token_port import FinishReason, TokenEngine, TokenRequest
 from tidegate.actor.rollouts.environment_sessions import EpisodeSession, EpisodeSessions
 from tidegate.actor.rollouts.episode import Episode
+from tidegate.actor.rollouts.reporting import ReportingProcess
 from tidegate.actor.rollouts.time_accounting import TimeAccounting
 from tidegate.catalogue import actor as statistics
 from tidegate.core.curriculum import uniform_fraction
@@ -16,7 +17,6 @@ from tidegate.core.errors import RecordError, UnavailableError
 from tidegate.core.ids import trajectory_id
 from tidegate.core.records import Task
 from tidegate.runtime.retrying import Backoff, FailedAttempt, UntilCancelled, retry
-from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.environment import EnvironmentStep
 
 # Finish reason of an episode whose turns are used up; the engine reports `stop` and `length`.
@@ -32,20 +32,21 @@ class EpisodePlayer:
 
     def __init__(
         self,
-        context: ServiceContext,
+        process: ReportingProcess,
         *,
+        turns_max: int,
         engine: TokenEngine,
         control: EngineControl,
         sessions: EpisodeSessions | None,
         time_accounting: TimeAccounting,
     ) -> None:
-        """``sessions``: None where an episode is one completion, scored by an environment worker."""
-        self._context = context
+        """``turns_max``: of an episode; one of a single completion has no ``sessions``, and a worker scores it."""
+        self._process = process
         self._engine = engine
         self._control = control
         self._sessions = sessions
         self._time_accounting = time_accounting
-        self._turns_max = context.settings.workload.turns_max
+        self._turns_max = turns_max
         self._requests = itertools.count()
 
     async def play(self, task: Task, episode: Episode) -> None:
@@ -120,8 +121,8 @@ class EpisodePlayer:
         """Generate the current turn to its end; resumes a turn that another actor started."""
 
         def note(failed: FailedAttempt) -> None:
-            self._context.stats.add(statistics.ENGINE_RETRIES)
-            self._context.log.warning("engine_unavailable", task_id=task.task_id, error=str(failed.error))
+            self._process.stats.add(statistics.ENGINE_RETRIES)
+            self._process.log.warning("engine_unavailable", task_id=task.task_id, error=str(failed.error))
 
         return await retry(
             lambda: self._write_rest(task, episode),

@@ -3,8 +3,8 @@
 from collections.abc import Generator
 from contextlib import contextmanager
 
+from tidegate.actor.rollouts.reporting import ReportingProcess
 from tidegate.catalogue import actor as statistics
-from tidegate.runtime.service import ServiceContext
 
 
 class TimeAccounting:
@@ -13,17 +13,17 @@ class TimeAccounting:
     ``wait_session_s_total``: all running episodes wait for their environments, and the engine is idle.
     """
 
-    def __init__(self, context: ServiceContext) -> None:
-        self._context = context
+    def __init__(self, process: ReportingProcess) -> None:
+        self._process = process
         self._num_writing = 0
         self._num_answering = 0
         self._num_waiting = 0
-        self._since_s = context.clock.monotonic_s()
+        self._since_s = process.clock.monotonic_s()
 
     def update(self) -> None:
         """Count the time since the last call."""
-        stats = self._context.stats
-        now_s = self._context.clock.monotonic_s()
+        stats = self._process.stats
+        now_s = self._process.clock.monotonic_s()
         passed_s, self._since_s = now_s - self._since_s, now_s
         if self._num_writing:
             stats.add(statistics.BUSY_S, passed_s)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tidegate.actor.rollouts.heldout import HeldOutProblem
+from tidegate.cli.evaluate.asked import SLOTS, Asked
 from tidegate.core.cut_off import as_judged
 from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.models.continuous import ContinuousBatch, GenerationRow
@@ -17,43 +17,37 @@ CACHE_BYTES_MAX = 2 << 30
 class Answering:
     """A version of a run, opened once for any number of questions."""
 
-    def __init__(self, stored: StoredPolicy, *, slots: int) -> None:
-        """``slots``: answers written at once.
+    def __init__(self, stored: StoredPolicy) -> None:
+        """Open the model.
 
         Raises:
-            ConfigError: the model cannot be opened.
+            ConfigError: it cannot be opened.
             RecordError: the tensors are not of the run file's model.
         """
         self._model = open_language_model(stored.file.policy, trains=False, device=torch.device("cpu"))
         self._model.load_arrays(stored.tensors)
         self._tokenizer = open_tokenizer(stored.file.policy)
         self._max_new_tokens = stored.file.workload.sampler.max_new_tokens
-        self._slots = slots
 
-    def answers(
-        self, problems: Sequence[HeldOutProblem], *, num_samples: int, temperature: float, seed: int
-    ) -> list[list[str]]:
-        """``num_samples`` answers to each problem, as verifiers read them; temperature 0 is greedy.
-
-        The same seed gives the same answers.
+    def answers(self, asked: Sequence[Asked]) -> list[str]:
+        """The answers in order, as verifiers read them; the same seeds give the same answers.
 
         Raises:
             RecordError: a prompt cannot be encoded, or does not fit into the context with its answer.
         """
         rows = [
             GenerationRow(
-                context=tuple(self._tokenizer.encode_prompt(problem.prompt)),
+                context=tuple(self._tokenizer.encode_prompt(each.problem.prompt)),
                 max_new_tokens=self._max_new_tokens,
-                temperature=temperature,
+                temperature=each.temperature,
                 stop_ids=self._tokenizer.stop_ids,
-                seed=hash_of(seed, number, sample),
+                seed=each.seed,
             )
-            for number, problem in enumerate(problems)
-            for sample in range(num_samples)
+            for each in asked
         ]
         batch = ContinuousBatch(
             self._model,
-            slots=self._slots,
+            slots=SLOTS,
             waiting_max=len(rows),
             tokens_per_pass=TOKENS_PER_PASS,
             cache_bytes_max=CACHE_BYTES_MAX,
@@ -65,13 +59,7 @@ class Answering:
             for row_id, token in zip(step.rows, step.tokens, strict=True):
                 written[row_id].append(token)
             ended |= step.ended
-        texts = [
+        return [
             as_judged(self._tokenizer.decode(tokens), finish_reason=ended[row_id])
             for row_id, tokens in written.items()
         ]
-        return [texts[start : start + num_samples] for start in range(0, len(texts), num_samples)]
-
-
-def hash_of(seed: int, number: int, sample: int) -> int:
-    """A seed of 64 bits for each answer."""
-    return (seed * 1_000_003 + number * 8_191 + sample) % 2**64

@@ -13,13 +13,14 @@ from rich.table import Table
 from tidegate.actor.evaluation.held_out_figures import SOLVED_REWARD
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
 from tidegate.cli.console import open_console
+from tidegate.cli.evaluate.asked import Asked, seed_of
 from tidegate.cli.evaluate.passing import Figures, figures_of
 from tidegate.cli.evaluate.scoring import score_answers
 from tidegate.cli.json_output import write_json
 from tidegate.cli.policy.command import VersionOption
 from tidegate.cli.run_argument import RunArgument, RunOption, named_run
 from tidegate.core.errors import ConfigError
-from tidegate.environment.judgements import VerifierFailed
+from tidegate.environment.judgements import Judgement, VerifierFailed
 from tidegate.environment.state import AnsweredProblem
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.launch.named_version import NEWEST
@@ -29,8 +30,6 @@ from tidegate.launch.stored_policy import StoredPolicy, stored_version
 from tidegate.runtime.loading import load
 
 HELD_OUT = "held out"
-# Answers written at once.
-SLOTS = 64
 
 
 class SetFigures(msgspec.Struct, frozen=True):
@@ -99,7 +98,7 @@ def scored_plan(stored: StoredPolicy) -> RunPlan:
     """The plan of a run whose answers can be scored here.
 
     Raises:
-        ConfigError: they cannot: it has no language model, or its episodes have several turns.
+        ConfigError: they cannot: it has no language model, or an agent plays its episodes.
     """
     workload = stored.file.workload
     if workload.kind == "segments":
@@ -109,15 +108,10 @@ def scored_plan(stored: StoredPolicy) -> RunPlan:
             fix="use `tidegate play`, which prints the returns of greedy episodes",
         )
     plan = read_plan(stored.folder)[1]
-    why = ""
     if plan.services["actor"].gateway is not None or workload.of_verifiers():
-        why = f"an agent plays the episodes of {workload.title}"
-    elif workload.turns_max > 1:
-        why = f"episodes of {workload.title} have several turns"
-    if why:
         raise ConfigError(
             f"The answers of {stored.run} cannot be scored here",
-            why=why,
+            why=f"an agent plays the episodes of {workload.title}",
             fix="use its evaluations while it trains (task_queue.evaluation_every_versions)",
         )
     return plan
@@ -149,21 +143,15 @@ def evaluated(
             why=f"the run has several: {', '.join(names)}",
             fix="add the field `env` with one of them to each problem",
         )
-    answering = load("tidegate.cli.evaluate.answering:Answering")(stored, slots=SLOTS)
     kinds = ((1, 0.0), (num_samples, temperature))
-    answers = [
-        (only or problem.env, _answered(problem, answer))
+    asked = [
+        Asked(only or problem.env, problem, heat, seed_of(seed, number, sample))
         for problems in sets.values()
         for count, heat in kinds
-        for problem, of_one in zip(
-            problems,
-            answering.answers(problems, num_samples=count, temperature=heat, seed=seed),
-            strict=True,
-        )
-        for answer in of_one
+        for number, problem in enumerate(problems)
+        for sample in range(count)
     ]
-    # All at once: a verifier may take a while to open.
-    judged = iter(asyncio.run(score_answers(plan, answers)))
+    judged = iter(_judged(stored, plan, asked))
     ks = [2**power for power in range(num_samples.bit_length())]
 
     def figures(problems: Sequence[HeldOutProblem], count: int) -> Figures:
@@ -181,11 +169,21 @@ def evaluated(
     ]
 
 
-def _answered(problem: HeldOutProblem, answer: str) -> AnsweredProblem:
-    asked = Problem(
-        prompt_id=problem.prompt_id, prompt=problem.prompt, answer=problem.answer, bin=problem.bin
+def _judged(stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked]) -> list[Judgement]:
+    """The verdict on each answer or episode; all at once, as a verifier may take a while to open."""
+    if plan.file.workload.turns_max > 1:
+        return load("tidegate.cli.evaluate.conversing:play_episodes")(stored, plan, asked)
+    answers = load("tidegate.cli.evaluate.answering:Answering")(stored).answers(asked)
+    pairs = zip(asked, answers, strict=True)
+    return asyncio.run(score_answers(plan, [(each.env, _answered(each, answer)) for each, answer in pairs]))
+
+
+def _answered(asked: Asked, answer: str) -> AnsweredProblem:
+    problem = asked.problem
+    return AnsweredProblem(
+        Problem(prompt_id=problem.prompt_id, prompt=problem.prompt, answer=problem.answer, bin=problem.bin),
+        answer,
     )
-    return AnsweredProblem(asked, answer)
 
 
 def _document(

@@ -2,10 +2,11 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from tidegate.environment.judgements import Judgement
-from tidegate.environment.opened_scoring import open_scoring
+from tidegate.environment.opened_scoring import OpenedScoring, open_scoring
 from tidegate.environment.rewards import Rewards
 from tidegate.environment.state import AnsweredProblem
 from tidegate.launch.run_plan import RunPlan
@@ -27,11 +28,27 @@ async def score_answers(plan: RunPlan, answers: Sequence[tuple[str, AnsweredProb
     Raises:
         ConfigError: a task or a verifier cannot be loaded or opened.
     """
-    file, config = plan.file, plan.services["environment"]
     indices_of: defaultdict[str, list[int]] = defaultdict(list)
     for index, (name, _) in enumerate(answers):
         indices_of[name].append(index)
     found: dict[int, Judgement] = {}
+    async with open_rewards(plan) as (rewards, _):
+        for name, indices in indices_of.items():
+            for start in range(0, len(indices), AT_ONCE):
+                chunk = indices[start : start + AT_ONCE]
+                judged = await rewards.judge(name, [answers[index][1] for index in chunk])
+                found |= zip(chunk, judged, strict=True)
+    return [found[index] for index in range(len(answers))]
+
+
+@asynccontextmanager
+async def open_rewards(plan: RunPlan) -> AsyncGenerator[tuple[Rewards, OpenedScoring]]:
+    """What makes rewards in a run, with what it asks.
+
+    Raises:
+        ConfigError: a task or a verifier cannot be loaded or opened.
+    """
+    file, config = plan.file, plan.services["environment"]
     async with open_scoring(
         file.workload,
         config,
@@ -47,9 +64,4 @@ async def score_answers(plan: RunPlan, answers: Sequence[tuple[str, AnsweredProb
             seed=file.seed,
             problem_of=scoring.envs.problem_of,
         )
-        for name, indices in indices_of.items():
-            for start in range(0, len(indices), AT_ONCE):
-                chunk = indices[start : start + AT_ONCE]
-                judged = await rewards.judge(name, [answers[index][1] for index in chunk])
-                found |= zip(chunk, judged, strict=True)
-    return [found[index] for index in range(len(answers))]
+        yield rewards, scoring

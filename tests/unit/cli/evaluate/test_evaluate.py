@@ -13,6 +13,7 @@ from tests.unit.cli.policy.folders import write_policies
 from tests.unit.cli.run_folder import ARITHMETIC, LINEAGE, START_S
 from tidegate.actor.rollouts.heldout import read_problems
 from tidegate.cli.evaluate.answering import Answering
+from tidegate.cli.evaluate.asked import Asked
 from tidegate.cli.evaluate.command import evaluate
 from tidegate.cli.evaluate.passing import figures_of, pass_at
 from tidegate.core.cut_off import as_judged
@@ -35,14 +36,17 @@ from tidegate.models.sampling import generate
 SPEC = CharLmSpec(d_model=16, num_layers=1, num_heads=2, context_length=16)
 
 
-def model() -> CharLm:
-    return CharLm(SPEC, generator=torch.Generator().manual_seed(3))
+def model(context_length: int = SPEC.context_length) -> CharLm:
+    spec = msgspec.structs.replace(SPEC, context_length=context_length)
+    return CharLm(spec, generator=torch.Generator().manual_seed(3))
 
 
-def write_run_of_text(folder: Path, *, sets: tuple[str, ...] = ()) -> StoredPolicy:
+def write_run_of_text(
+    folder: Path, *, run_file: Path = ARITHMETIC, sets: tuple[str, ...] = ()
+) -> StoredPolicy:
     """A run with its problems and one checkpoint of a small model."""
     sizes = ("policy.d_model=16", "policy.num_layers=1", "policy.num_heads=2")
-    plan = read_run_file(ARITHMETIC, [*sizes, *sets])
+    plan = read_run_file(run_file, [*sizes, *sets])
     record = new_record(plan)
     write_record(folder, record)
     write_datasets(plan, folder / "data")
@@ -53,7 +57,7 @@ def write_run_of_text(folder: Path, *, sets: tuple[str, ...] = ()) -> StoredPoli
             progress=TrainingProgress(version=PolicyVersion(LINEAGE, 3)),
             lineages=(Lineage(name=LINEAGE),),
             consumed=(),
-            policy=model().to_arrays(),
+            policy=model(plan.file.policy.context_length).to_arrays(),
             trainer=TrainerState(tensors={}, values={}),
             written_at_s=START_S,
         )
@@ -82,7 +86,7 @@ def test_figures_count_answers_and_problems() -> None:
 def test_greedy_answers_are_those_of_the_actors_engine(tmp_path: Path) -> None:
     stored = write_run_of_text(tmp_path)
     asked = read_problems(tmp_path / "data" / "heldout.jsonl", num_max=6)
-    found = Answering(stored, slots=4).answers(asked, num_samples=1, temperature=0.0, seed=0)
+    found = Answering(stored).answers([Asked("arithmetic", each, 0.0, 0) for each in asked])
     completions = generate(
         model(),
         [encode_prompt(each.prompt) for each in asked],
@@ -91,7 +95,7 @@ def test_greedy_answers_are_those_of_the_actors_engine(tmp_path: Path) -> None:
         temperature=0.0,
         generator=torch.Generator(),
     )
-    assert [each for (each,) in found] == [
+    assert found == [
         as_judged(decode(completion.tokens), finish_reason=completion.finish_reason)
         for completion in completions
     ]
@@ -198,10 +202,80 @@ def test_task_of_ones_own_scores_with_the_verifiers_of_the_run(
     assert "mine: 3 answers could not be scored and count as 0." in " ".join(capsys.readouterr().out.split())
 
 
+TWICE = """
+class Twice:
+    def problems(self):
+        return [(f"{number}+1=", str(number + 1)) for number in range(20)]
+
+    def begin(self, problem, seed):
+        return Talk(problem)
+
+
+class Talk:
+    def __init__(self, problem):
+        self.opening = problem.prompt
+        self.turns = []
+
+    def reply(self, text):
+        if self.opening.startswith("3"):
+            raise ValueError("three is a bug")
+        self.turns.append(text)
+        if len(self.turns) < 2:
+            return "7"
+        return 0.5 + 0.5 * self.opening.startswith("5")
+"""
+
+
+@pytest.mark.slow
+def test_episodes_of_several_turns_are_played_to_their_end_and_rewarded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_talk.py").write_text(TWICE)
+    sets = (
+        f"files_dir={tmp_path}",
+        "workload.env=my_talk.py:Twice",
+        "workload.bins=[]",
+        "workload.turns_max=3",
+        "workload.sampler.max_new_tokens=400",
+        "policy.context_length=512",
+    )
+    stored = write_run_of_text(tmp_path / "run", sets=sets)
+    data = tmp_path / "mine.jsonl"
+    data.write_bytes(
+        b"".join(
+            msgspec.json.encode({"prompt_id": prompt, "prompt": prompt, "answer": ""}) + b"\n"
+            for prompt in ("5+1=", "7+1=", "3+1=")
+        )
+    )
+    evaluate(stored.folder, data=[data], samples=3, json=True)
+    first = capsys.readouterr().out
+    [found] = json.loads(first)["sets"]
+    # What reads the reply and writes again has a reward; greedily this untrained model ends no turn.
+    assert found["sampled"]["mean_reward"] == pytest.approx((1.0 + 0.5 + 0.0) / 3)
+    assert found["sampled"]["solved_share"] == pytest.approx(1 / 3)
+    assert found["greedy"]["mean_reward"] == 0.0
+    assert len(found["greedy"]["failures"]) == 1
+    assert len(found["sampled"]["failures"]) == 3
+    assert "three is a bug" in found["sampled"]["failures"][0]
+    evaluate(stored.folder, data=[data], samples=3, json=True)
+    assert capsys.readouterr().out == first, "the same seed gives the same turns"
+
+
+@pytest.mark.slow
+def test_conversations_of_this_package_are_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sets = ("workload.env=calculator", "workload.bins=[signs-1]", "workload.turns_max=3")
+    stored = write_run_of_text(tmp_path / "run", sets=(*sets, "policy.context_length=64"))
+    evaluate(stored.folder, samples=2, problems=4, json=True)
+    [found] = json.loads(capsys.readouterr().out)["sets"]
+    assert (found["name"], found["greedy"]["num_problems"]) == ("held out", 4)
+    assert found["greedy"]["failures"] == found["sampled"]["failures"] == []
+
+
 @pytest.mark.slow
 def test_what_is_scored_elsewhere_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Only language models"):
         evaluate(write_policies(tmp_path / "classic"))
-    write_run_of_text(tmp_path / "turns", sets=("workload.env=calculator", "workload.turns_max=3"))
-    with pytest.raises(ConfigError, match="several turns"):
-        evaluate(tmp_path / "turns")
+    agents = ARITHMETIC.with_name("calculator-agent.yaml")
+    write_run_of_text(tmp_path / "agents", run_file=agents)
+    with pytest.raises(ConfigError, match="an agent plays the episodes of calculator"):
+        evaluate(tmp_path / "agents")

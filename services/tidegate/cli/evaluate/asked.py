@@ -1,0 +1,22 @@
+"""One answer, or one episode of several turns, that a version of a run is to give."""
+
+from typing import NamedTuple
+
+from tidegate.actor.rollouts.heldout import HeldOutProblem
+
+# Written, or played, at once.
+SLOTS = 64
+
+
+class Asked(NamedTuple):
+    """``env``: the environment by its name in the run. Temperature 0 is greedy; ``seed``: of all draws."""
+
+    env: str
+    problem: HeldOutProblem
+    temperature: float
+    seed: int
+
+
+def seed_of(seed: int, number: int, sample: int) -> int:
+    """A seed of 64 bits for each answer to each problem of a set."""
+    return (seed * 1_000_003 + number * 8_191 + sample) % 2**64
