@@ -1,6 +1,10 @@
 """The replica in PostgreSQL: a schema of its own for each run and service, with the tables of the file.
 
 Synchronous; one thread at a time uses it. Every statement has a deadline, of the server and of the connection.
+
+A connection may lead to a pooler, such as PgBouncer, that gives each transaction another session of the server: what a
+session would remember (deadlines, prepared statements) is then told to each transaction, and every statement that
+changes something is in one.
 """
 
 import os
@@ -27,6 +31,8 @@ CONNECT_S = 5
 STATEMENT_MS = 10_000
 # A server that hangs answers no statement's end: the connection of a call that gets nowhere for so long is cut.
 SILENT_S = 12.0
+# Of PgBouncer, to parameters of a session.
+POOLER_REFUSAL = "unsupported startup parameter"
 # PostgreSQL cuts longer names off, and two of them could become one.
 _NAME_CHARS_MAX = 63
 _HASH_CHARS = 8
@@ -124,7 +130,7 @@ class ReplicaDatabase:
             ConflictError: another process was faster.
             UnavailableError, ConfigError: as ``read``.
         """
-        with self._connected() as db, db.transaction():
+        with self._connected() as db, self._transaction(db):
             if seen_epoch is None:
                 db.execute(sql(f"CREATE SCHEMA IF NOT EXISTS {self.schema}"))
                 db.execute(sql(_REPLICA_TABLE.format(schema=self.schema)))
@@ -172,7 +178,7 @@ class ReplicaDatabase:
             ConflictError: another process owns the replica.
             UnavailableError, ConfigError: as ``read``.
         """
-        with self._connected() as db, db.transaction():
+        with self._connected() as db, self._transaction(db):
             self._hold(db, epoch, after=0, through=through)
             for table in tables:
                 db.execute(sql(f"DROP TABLE IF EXISTS {self._named(table)}"))
@@ -194,7 +200,7 @@ class ReplicaDatabase:
             UnavailableError: PostgreSQL does not answer, or its disk is full; nothing was written, or all of it.
             ConfigError: it refuses this user.
         """
-        with self._connected() as db, db.transaction():
+        with self._connected() as db, self._transaction(db):
             # Held until the end: an owner to come waits for these rows, and none of before can add to them.
             self._hold(db, epoch, after=after, through=through)
             self._push_all(db, changes)
@@ -205,7 +211,11 @@ class ReplicaDatabase:
         Raises:
             UnavailableError, ConfigError: as ``read``.
         """
-        with self._connected() as db, db.transaction(), db.cursor("rows", binary=True) as cursor:
+        with (
+            self._connected() as db,
+            self._transaction(db),
+            db.cursor("rows", binary=True) as cursor,
+        ):
             cursor.execute(sql(f'SELECT {_listed(columns)} FROM {self.schema}."{name}"'))
             while portion := cursor.fetchmany(ROWS_AT_ONCE):
                 self._progress()
@@ -269,6 +279,16 @@ class ReplicaDatabase:
                 _columns(changed.gone, table.key_types),
             )
 
+    @contextmanager
+    def _transaction(self, db: Connection) -> Generator[None]:
+        with db.transaction():
+            if db.prepare_threshold is None:
+                db.execute(
+                    "SELECT set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)",
+                    (str(STATEMENT_MS), str(STATEMENT_MS)),
+                )
+            yield
+
     def _progress(self) -> None:
         self._progressed_at_s = time.monotonic()
 
@@ -294,12 +314,27 @@ class ReplicaDatabase:
 
 
 def _connect(uri: str) -> Connection:
+    """A connection; one that leads to a pooler has no ``prepare_threshold``."""
+    try:
+        db = _open(uri, options=f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={STATEMENT_MS}")
+    except psycopg.OperationalError as error:
+        if POOLER_REFUSAL not in str(error):
+            raise
+        db = _open(uri, options="")
+    if db.execute("SELECT setting FROM pg_settings WHERE name = 'statement_timeout'").fetchone() != (
+        str(STATEMENT_MS),
+    ):
+        db.prepare_threshold = None
+    return db
+
+
+def _open(uri: str, *, options: str) -> Connection:
     return psycopg.connect(
         uri,
         autocommit=True,
         connect_timeout=CONNECT_S,
         application_name="tidegate",
-        options=f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={STATEMENT_MS}",
+        options=options,
         keepalives_idle=CONNECT_S,
         keepalives_interval=1,
         keepalives_count=3,

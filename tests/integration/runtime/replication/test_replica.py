@@ -55,10 +55,12 @@ def create(path: Path, *, columns: str = "id INTEGER PRIMARY KEY, text TEXT, val
 class Service:
     """A service with a replicated file."""
 
-    def __init__(self, folder: Path, server: PostgresServer, *, run_id: str) -> None:
+    def __init__(self, folder: Path, server: PostgresServer | str, *, run_id: str) -> None:
+        """``server``: or the address that leads to it."""
+        uri = server if isinstance(server, str) else server.uri
         folder.mkdir(exist_ok=True)
         self.kind = Kind(run_id, VERSION, folder / "file.sqlite", create)
-        self.database = ReplicaDatabase(server.uri, schema=schema_name(run_id, "service"))
+        self.database = ReplicaDatabase(uri, schema=schema_name(run_id, "service"))
         self.stats = StatsBoard(service="trajectory_store", instance="s", started_at_s=0.0)
 
     @asynccontextmanager
