@@ -39,8 +39,8 @@ WARM_UP_S = 10.0
 # Starts and ends of platforms are outside of it.
 WINDOW_S = 600.0
 QUICK_WINDOW_S = 60.0
-# A language model's supervised warm-up is a part of its start.
-LIMIT_S = 1800.0
+# Beside the window. A language model's supervised warm-up is a part of its start.
+START_S_MAX = 1200.0
 POLL_S = 0.05
 BACK_TIMEOUT_S = 60.0
 RECOVERY_P95_S_MAX = 5.0
@@ -147,7 +147,7 @@ def _measure(setting: BenchSetting, case: Case, repetition: int) -> Found:
         programs = {
             side: stack.enter_context(
                 Program(
-                    up_command(case.run_file, folder=folder, limit_s=LIMIT_S),
+                    up_command(case.run_file, folder=folder, limit_s=START_S_MAX + window_s),
                     log=folder.with_name(f"{folder.name}.log"),
                     environment=THREADS,
                 )

@@ -16,8 +16,9 @@ CRASHES_MAX = 8
 CRASHES_BEFORE_READY_MAX = 4
 # Sent from outside: by an operator, a test of failures, or the kernel when memory is short.
 KILL_SIGNALS = (signal.SIGKILL, signal.SIGTERM)
-# A kill says nothing about the process, so it is restarted at once, with a short backoff against whatever kills it at
-# every start. Limit of kills in a row, each within ``healthy_after_s``: at the longest backoff about two minutes.
+# A kill says nothing about the process, so it is restarted at once; after the next ones with a short backoff against
+# whatever kills it at every start. Limit of kills in a row, each within ``healthy_after_s``: at the longest backoff
+# about two minutes.
 KILLED_BACKOFF_MAX_S = 1.0
 KILLS_MAX = 100
 # While the disk is full nothing starts; space is what ends the wait, not a number of attempts.
@@ -55,15 +56,15 @@ def after_exit(
 
     ``ever_ready``: the process was ready once, so its settings and its folder are right. The backoff doubles from
     ``BACKOFF_START_S`` up to ``BACKOFF_MAX_S`` and is reset after ``healthy_after_s``, which a process whose failure
-    takes a while to be noticed spends beyond that while.
+    takes a while to be noticed spends beyond that while. A first kill has none.
     """
     healthy = lived_s >= healthy_after_s
     if -exit_code in KILL_SIGNALS:
         kills = 1 if healthy else kills + 1
         if kills >= KILLS_MAX:
             return PermanentFailure(f"it was killed {kills} times in a row, for example for want of memory")
-        backoff_s = min(BACKOFF_START_S * 2 ** min(kills - 1, 8), KILLED_BACKOFF_MAX_S)
-        return Restart(backoff_s=backoff_s, crashes=0 if healthy else crashes, kills=kills)
+        again_s = min(BACKOFF_START_S * 2 ** min(kills - 2, 8), KILLED_BACKOFF_MAX_S) if kills > 1 else 0.0
+        return Restart(backoff_s=again_s, crashes=0 if healthy else crashes, kills=kills)
     if disk_full:
         return Restart(backoff_s=DISK_FULL_BACKOFF_S, crashes=crashes, kills=kills)
     in_a_row = 1 if healthy else crashes + 1

@@ -9,6 +9,7 @@ from tidegate.core.records import DropReason
 from tidegate.core.replay import OPEN_END, Use, overused, surviving_steps
 from tidegate.core.staleness import Fresh, LineageTree
 from tidegate.trajectory_store.folded_ids import read_folded
+from tidegate.trajectory_store.settled import NO_ROWS, SettledRows
 from tidegate.trajectory_store.state import Tally
 
 COUNTERS = (
@@ -24,18 +25,23 @@ COUNTERS = (
 )
 
 
-def count_rows(db: sqlite3.Connection) -> Tally:
-    """Every count from the rows themselves, and of folded ones from what is left of them: one pass over the ledger."""
+def count_rows(db: sqlite3.Connection, settled: SettledRows = NO_ROWS) -> Tally:
+    """Every count from the rows themselves, and of folded ones from what is left of them: one pass over the ledger.
+
+    ``settled``: rows that need not be counted again.
+    """
     tally = Tally()
     folded = read_folded(db)
-    for count in folded.counts:
+    for count in (*folded.counts, *settled.counts):
         tally.accepted += count.num_accepted
         if count.state == "trained":
             tally.trained_by_lag[count.lag] += count.num_rows
         else:
             tally.dropped[cast("DropReason", count.reason)] += count.num_rows
     for state, reason, lag, count, num_accepted in db.execute(
-        "SELECT state, reason, lag, count(*), count(frame_id) FROM trajectories GROUP BY state, reason, lag"
+        "SELECT state, reason, lag, count(*), count(frame_id) FROM trajectories WHERE seq > ?"
+        " GROUP BY state, reason, lag",
+        (settled.through,),
     ):
         tally.accepted += num_accepted
         match state:
@@ -49,10 +55,11 @@ def count_rows(db: sqlite3.Connection) -> Tally:
                 tally.dropped[cast("DropReason", reason)] += count
     # Uses of rows, and of batches that were sampled: later uses have no row of their own.
     (tally.max_lag_trained,) = db.execute(
-        "SELECT max((SELECT coalesce(max(lag), 0) FROM uses),"
-        " (SELECT coalesce(max(max_lag), 0) FROM batches WHERE state = 'committed'))"
+        "SELECT max((SELECT coalesce(max(lag), 0) FROM uses WHERE seq > ?),"
+        " (SELECT coalesce(max(max_lag), 0) FROM batches WHERE max_lag > 0 AND state = 'committed'))",
+        (settled.through,),
     ).fetchone()
-    tally.max_lag_trained = max(tally.max_lag_trained, folded.max_lag)
+    tally.max_lag_trained = max(tally.max_lag_trained, folded.max_lag, settled.max_lag)
     counters = dict(db.execute("SELECT key, CAST(value AS INTEGER) FROM meta").fetchall())
     tally.duplicates = counters.get("duplicates", 0)
     tally.quarantined = counters.get("quarantined", 0)

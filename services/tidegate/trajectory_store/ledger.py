@@ -20,7 +20,7 @@ from tidegate.core.errors import ConflictError, RecordError, UnknownVersionError
 from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.replay import produced_by, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree, StalenessLimits, lag_of
-from tidegate.trajectory_store import batches, counts, folding, restore
+from tidegate.trajectory_store import batches, counts, folding, restore, settled
 from tidegate.trajectory_store.batches import check_reasons
 from tidegate.trajectory_store.folded_ids import FoldedIds, folded_among, read_folded
 from tidegate.trajectory_store.hash_chain import ArrivedNote, DroppedNote, UnarrivedNote, note
@@ -435,13 +435,9 @@ class Ledger:
             UnknownVersionError: no learner opened the lineage.
         """
         surviving_steps(version, self.tree)
+        noted = (("checkpoint_lineage", version.lineage), ("checkpoint_step", str(version.step)))
         with transaction(self._db):
-            self._db.execute(
-                "INSERT OR REPLACE INTO meta VALUES ('checkpoint_lineage', ?)", (version.lineage,)
-            )
-            self._db.execute(
-                "INSERT OR REPLACE INTO meta VALUES ('checkpoint_step', ?)", (str(version.step),)
-            )
+            self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", noted)
 
     def newest_segment(self) -> int:
         """The highest segment number any frame was ever written to; 0 before the first."""
@@ -463,6 +459,11 @@ class Ledger:
         with transaction(self._db):
             return prune_outcomes(self._db, outcomes_max=outcomes_max)
 
+    def settle(self) -> None:
+        """Settle rows that have ended, if enough have (``settled``)."""
+        with transaction(self._db):
+            settled.grow(self._db, last=self._next_seq - 1)
+
     def fold(self, *, rows_kept_max: int, oldest_segment: int, read_to: int) -> int:
         """Fold the oldest rows beyond ``rows_kept_max``, at most about ``folding.FOLD_ROWS``; returns how many.
 
@@ -480,10 +481,9 @@ class Ledger:
                 oldest_segment=oldest_segment,
                 read_to=read_to,
             )
-        if folded is None:
-            return 0
-        before, self.num_folded = self.num_folded, read_folded(self._db).through_seq
-        self._folded = folded
+        before = self.num_folded
+        if folded is not None:
+            self._folded, self.num_folded = folded, read_folded(self._db).through_seq
         return self.num_folded - before
 
     def totals(self) -> LedgerTotals:

@@ -11,6 +11,7 @@ from tidegate.core.staleness import LineageTree
 from tidegate.trajectory_store import counts
 from tidegate.trajectory_store.folded_ids import FoldedIds, load_ids, read_folded
 from tidegate.trajectory_store.rows import CANDIDATE_COLUMNS, candidate_from_row, tree_of
+from tidegate.trajectory_store.settled import read_settled
 from tidegate.trajectory_store.state import BatchLease, LiveFrames, Location, Pool, Tally
 
 
@@ -32,8 +33,9 @@ class LedgerMemory:
 
 
 def load_memory(db: sqlite3.Connection) -> LedgerMemory:
-    """Two passes over the ledger: about a second for a million rows."""
+    """Passes over what is not settled; over all rows, of a ledger that never was, about a second for a million rows."""
     tree = load_tree(db)
+    settled = read_settled(db)
     pool = Pool()
     leased: dict[str, BatchLease] = {
         batch_id: BatchLease(
@@ -52,7 +54,8 @@ def load_memory(db: sqlite3.Connection) -> LedgerMemory:
     members: dict[str, list[Candidate]] = {batch_id: [] for batch_id in leased}
     for state, batch_id, *columns in db.execute(
         f"SELECT state, batch_id, {CANDIDATE_COLUMNS} FROM trajectories"
-        " WHERE state IN ('available', 'leased') ORDER BY seq"
+        " WHERE seq > ? AND state IN ('available', 'leased') ORDER BY seq",
+        (settled.through,),
     ):
         candidate = candidate_from_row(columns)
         if state == "available":
@@ -63,13 +66,14 @@ def load_memory(db: sqlite3.Connection) -> LedgerMemory:
     frames = LiveFrames()
     for frame_id, segment, offset, size, num_live in db.execute(
         "SELECT f.frame_id, f.segment, f.offset, f.size, count(*) FROM trajectories t"
-        " JOIN frames f USING (frame_id) WHERE t.state IN ('available', 'leased') GROUP BY f.frame_id"
+        " JOIN frames f USING (frame_id) WHERE t.seq > ? AND t.state IN ('available', 'leased') GROUP BY f.frame_id",
+        (settled.through,),
     ):
         frames.add(frame_id, Location(segment, offset, size), num_live=num_live)
     return LedgerMemory(
         tree=tree,
         head=_newest_version(db, tree),
-        tally=counts.count_rows(db),
+        tally=counts.count_rows(db, settled),
         pool=pool,
         leases={
             batch_id: msgspec.structs.replace(lease, candidates=tuple(members[batch_id]))
@@ -100,6 +104,8 @@ def _newest_version(db: sqlite3.Connection, tree: LineageTree) -> PolicyVersion 
         return None
     lineage = list(tree.lineages.values())[-1]
     (step,) = db.execute(
-        "SELECT max(step + (state = 'committed')) FROM batches WHERE lineage = ?", (lineage.name,)
+        "SELECT max(step + (state = 'committed')) FROM batches WHERE lineage = ?1"
+        " AND step = (SELECT max(step) FROM batches WHERE lineage = ?1)",
+        (lineage.name,),
     ).fetchone()
     return PolicyVersion(lineage=lineage.name, step=max(lineage.fork_step, step or 0))

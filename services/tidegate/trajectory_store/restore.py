@@ -15,7 +15,7 @@ from tidegate.core.errors import ConflictError
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.replay import OPEN_END, surviving_steps
 from tidegate.core.staleness import Fresh, Lineage, LineageTree
-from tidegate.trajectory_store import counts
+from tidegate.trajectory_store import counts, settled
 from tidegate.trajectory_store.batches import BACK_TO_AVAILABLE, write_consumed, write_release, write_trained
 from tidegate.trajectory_store.consumed_check import check_consumed
 from tidegate.trajectory_store.folded_ids import read_folded
@@ -75,7 +75,9 @@ def open_lineage(
     for lease in leases:
         write_release(db, lease)
     _reinstate(db, surviving, now_s=now_s)
-    return _revive(db, tree, surviving, segments=segments, now_s=now_s)
+    num_revived = _revive(db, tree, surviving, segments=segments, now_s=now_s)
+    settled.confirm(db)
+    return num_revived
 
 
 def _check_goes_on(db: sqlite3.Connection, lineage: Lineage) -> None:
@@ -144,9 +146,13 @@ def _add_forgotten(db: sqlite3.Connection, batch: ConsumedBatch, *, now_s: float
 def _reinstate(db: sqlite3.Connection, surviving: Mapping[LineageName, int], *, now_s: float) -> None:
     """Rows that are not trained in the fork, but were used in it, are trained by that use again."""
     columns = "u.seq, u.lineage, u.step, u.lag, u.span, u.age_s"
-    # The first scans the rows that are not trained, the second knows the few that were used more than once.
+    given_back = (
+        f"SELECT {columns}, NULL, NULL FROM trajectories t INDEXED BY %s CROSS JOIN uses u USING (seq) WHERE"
+    )
+    # Indexes know the few rows that an earlier restore gave back or dropped, and those that were used more than once.
     queries = (
-        f"SELECT {columns}, NULL, NULL FROM trajectories t CROSS JOIN uses u USING (seq) WHERE t.state != 'trained'",
+        f"{given_back % 'trajectories_revived'} t.num_revivals > 0 AND t.state != 'trained'",
+        f"{given_back % 'trajectories_superseded'} t.reason = 'superseded'",
         f"SELECT {columns}, t.trained_lineage, t.trained_step FROM uses u JOIN trajectories t USING (seq)"
         " WHERE t.state = 'trained' AND u.seq IN (SELECT seq FROM uses WHERE ordinal > 0)",
     )
@@ -177,6 +183,7 @@ def _revive(
             (name, surviving.get(name, 0)),
         ):
             (revived if segment in segments else superseded).append(seq)
+    settled.shrink(db, (*revived, *superseded))
     db.executemany(
         f"{BACK_TO_AVAILABLE}, num_revivals = num_revivals + 1 WHERE seq = ?", ((seq,) for seq in revived)
     )

@@ -15,7 +15,7 @@ from tidegate.core.errors import (
 )
 from tidegate.runtime.sqlite_errors import is_passing
 from tidegate.runtime.sqlite_reading import connect_read_only
-from tidegate.trajectory_store import budgets, hash_chain
+from tidegate.trajectory_store import budgets, hash_chain, settled
 from tidegate.trajectory_store.hash_chain import CHAIN_TABLE, FOLDED_TABLES
 
 SCHEMA_VERSION = 5
@@ -86,6 +86,8 @@ CREATE TABLE trajectories (
     num_revivals INTEGER NOT NULL
 );
 CREATE INDEX trajectories_by_update ON trajectories (trained_lineage, trained_step) WHERE trained_step IS NOT NULL;
+CREATE INDEX trajectories_revived ON trajectories (seq) WHERE num_revivals > 0;
+CREATE INDEX trajectories_superseded ON trajectories (seq) WHERE reason = 'superseded';
 CREATE TABLE uses (
     seq INTEGER NOT NULL,
     lineage TEXT NOT NULL,
@@ -113,6 +115,8 @@ CREATE TABLE batches (
 );
 CREATE INDEX batches_with_units ON batches (lineage, step) WHERE units IS NOT NULL;
 CREATE INDEX batches_by_update ON batches (lineage, step);
+CREATE INDEX batches_leased ON batches (number) WHERE state = 'leased';
+CREATE INDEX batches_with_lags ON batches (max_lag) WHERE max_lag > 0;
 CREATE TABLE folded_uses (
     seq INTEGER NOT NULL,
     lineage TEXT NOT NULL,
@@ -132,6 +136,15 @@ CREATE TABLE outcomes (
     trained_step INTEGER
 );
 """
+
+# Of earlier versions of the schema's ledgers, which have none of them.
+_LATER_INDEXES = (
+    "CREATE INDEX IF NOT EXISTS batches_by_update ON batches (lineage, step)",
+    "CREATE INDEX IF NOT EXISTS batches_leased ON batches (number) WHERE state = 'leased'",
+    "CREATE INDEX IF NOT EXISTS batches_with_lags ON batches (max_lag) WHERE max_lag > 0",
+    "CREATE INDEX IF NOT EXISTS trajectories_revived ON trajectories (seq) WHERE num_revivals > 0",
+    "CREATE INDEX IF NOT EXISTS trajectories_superseded ON trajectories (seq) WHERE reason = 'superseded'",
+)
 
 
 @contextmanager
@@ -185,7 +198,9 @@ def _create_or_check(connection: sqlite3.Connection, path: Path, *, run_id: str)
         )
     with transaction(connection):
         budgets.add_missing(connection)
-        connection.execute("CREATE INDEX IF NOT EXISTS batches_by_update ON batches (lineage, step)")
+        for statement in _LATER_INDEXES:
+            connection.execute(statement)
+        settled.forget_if_changed(connection)
 
 
 def _check_version(version: int, path: Path) -> None:

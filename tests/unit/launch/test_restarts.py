@@ -87,6 +87,7 @@ def test_process_that_is_killed_again_and_again_comes_back_at_once() -> None:
         waits.append(verdict.backoff_s)
         crashes, kills = verdict.crashes, verdict.kills
     assert crashes == 0
+    assert waits[:3] == pytest.approx([0.0, BACKOFF_START_S, 2 * BACKOFF_START_S])
     assert max(waits) == KILLED_BACKOFF_MAX_S
     last = after_exit(crashes=0, kills=kills, lived_s=1.0, ever_ready=True, exit_code=-signal.SIGKILL)
     assert isinstance(last, PermanentFailure)
@@ -97,7 +98,7 @@ def test_kill_after_a_healthy_life_is_the_first() -> None:
     verdict = after_exit(
         crashes=3, kills=KILLS_MAX - 1, lived_s=HEALTHY_AFTER_S, ever_ready=True, exit_code=-signal.SIGKILL
     )
-    assert verdict == Restart(backoff_s=BACKOFF_START_S, crashes=0, kills=1)
+    assert verdict == Restart(backoff_s=0.0, crashes=0, kills=1)
 
 
 def test_kill_between_crashes_excuses_none_of_them() -> None:

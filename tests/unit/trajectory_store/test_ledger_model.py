@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -21,7 +22,10 @@ from tidegate.core.errors import ConflictError
 from tidegate.core.ids import LineageName, PolicyVersion, TaskId, TrajectoryId, trajectory_id
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Expired, Fresh, Lineage, LineageTree, Verdict, judge
+from tidegate.trajectory_store import settled
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
+from tidegate.trajectory_store.counts import count_rows
+from tidegate.trajectory_store.memory import load_memory
 from tidegate.trajectory_store.reading import ids, totals
 from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.store import Store
@@ -190,6 +194,15 @@ class LedgerMachine(RuleBasedStateMachine):
         self.store = open_store(image, config=CONFIG, now_s=self.now_s)
 
     # -- the learner -----------------------------------------------------------------------------------------------
+
+    @rule(at_once=st.integers(1, 20))
+    def settle(self, at_once: int) -> None:
+        """What a start, and a restore, need not count again; an invariant compares with a full count."""
+        ledger = self.store.ledger
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(settled, "ROWS_MIN", 1)
+            patch.setattr(settled, "ROWS_MAX", at_once)
+            ledger.settle()
 
     @rule(batch_size=st.integers(2, 3), trained=st.booleans())
     def lease(self, batch_size: int, trained: bool) -> None:
@@ -381,6 +394,11 @@ class LedgerMachine(RuleBasedStateMachine):
             revived=self.num_revived,
         )
         assert self.store.totals() == counted(self.folder / LEDGER_FILE)
+        db = self.store.ledger.connection
+        after_a_start, recounted = (
+            tally.totals(trained_twice=0) for tally in (load_memory(db).tally, count_rows(db))
+        )
+        assert after_a_start == recounted
         judged = totals(self.folder / LEDGER_FILE).budgets
         assert (judged.over, judged.unnoted) == (0, 0)
         for found in (self.store.totals(), totals(self.folder / LEDGER_FILE)):
