@@ -1,8 +1,12 @@
 """One answer, or one episode of several turns, that a version of a run is to give."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 from tidegate.actor.rollouts.heldout import HeldOutProblem
+
+# Told how many more answers or episodes have ended.
+Ended: TypeAlias = Callable[[int], None]
 
 # Written, or played, at once.
 SLOTS = 64
@@ -15,6 +19,10 @@ class Asked(NamedTuple):
     problem: HeldOutProblem
     temperature: float
     seed: int
+
+
+def tell_nobody(_number: int) -> None:
+    """An ``Ended`` where nobody watches."""
 
 
 def seed_of(seed: int, number: int, sample: int) -> int:

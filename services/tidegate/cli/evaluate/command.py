@@ -1,19 +1,22 @@
 """``tidegate evaluate``."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.progress import Progress
 from rich.table import Table
 
 from tidegate.actor.evaluation.held_out_figures import SOLVED_REWARD
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
 from tidegate.cli.console import open_console
-from tidegate.cli.evaluate.asked import Asked, seed_of
+from tidegate.cli.evaluate.asked import Asked, Ended, seed_of
 from tidegate.cli.evaluate.passing import Figures, figures_of
 from tidegate.cli.evaluate.scoring import score_answers
 from tidegate.cli.json_output import write_json
@@ -67,7 +70,8 @@ def evaluate(
     plan = scored_plan(stored)
     read = _of_files(data, num_max=problems) if data else _held_out(stored, num_max=problems)
     chosen = stored.file.workload.sampler.temperature if temperature is None else temperature
-    found = evaluated(stored, plan, read, num_samples=samples, temperature=chosen, seed=seed)
+    quiet = json or not sys.stderr.isatty()
+    found = evaluated(stored, plan, read, num_samples=samples, temperature=chosen, seed=seed, quiet=quiet)
     if json:
         write_json(_document(stored, found, temperature=chosen, seed=seed))
     else:
@@ -125,8 +129,11 @@ def evaluated(
     num_samples: int,
     temperature: float,
     seed: int,
+    quiet: bool,
 ) -> list[SetFigures]:
     """The figures of each set. A problem names its environment, which it need not if the run has one.
+
+    ``quiet``: show no progress.
 
     Raises:
         ConfigError: the model or a verifier cannot be opened, or a problem names none of several environments.
@@ -151,7 +158,9 @@ def evaluated(
         for number, problem in enumerate(problems)
         for sample in range(count)
     ]
-    judged = iter(_judged(stored, plan, asked))
+    with Progress(console=open_console(stderr=True), transient=True, disable=quiet) as progress:
+        bar = progress.add_task("answers", total=len(asked))
+        judged = iter(_judged(stored, plan, asked, ended=partial(progress.advance, bar)))
     ks = [2**power for power in range(num_samples.bit_length())]
 
     def figures(problems: Sequence[HeldOutProblem], count: int) -> Figures:
@@ -169,11 +178,11 @@ def evaluated(
     ]
 
 
-def _judged(stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked]) -> list[Judgement]:
+def _judged(stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked], *, ended: Ended) -> list[Judgement]:
     """The verdict on each answer or episode; all at once, as a verifier may take a while to open."""
     if plan.file.workload.turns_max > 1:
-        return load("tidegate.cli.evaluate.conversing:play_episodes")(stored, plan, asked)
-    answers = load("tidegate.cli.evaluate.answering:Answering")(stored).answers(asked)
+        return load("tidegate.cli.evaluate.conversing:play_episodes")(stored, plan, asked, ended=ended)
+    answers = load("tidegate.cli.evaluate.answering:Answering")(stored).answers(asked, ended=ended)
     pairs = zip(asked, answers, strict=True)
     return asyncio.run(score_answers(plan, [(each.env, _answered(each, answer)) for each, answer in pairs]))
 

@@ -13,7 +13,7 @@ from tidegate.actor.rollouts.environment_sessions import EpisodeSessions
 from tidegate.actor.rollouts.episode import Episode
 from tidegate.actor.rollouts.episode_player import EpisodePlayer
 from tidegate.actor.rollouts.time_accounting import TimeAccounting
-from tidegate.cli.evaluate.asked import SLOTS, Asked
+from tidegate.cli.evaluate.asked import SLOTS, Asked, Ended
 from tidegate.cli.evaluate.scoring import open_rewards
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import PromptId, TaskId
@@ -31,7 +31,7 @@ from tidegate.runtime.stats_board import StatsBoard
 from tidegate.wire.clients.environment import EnvironmentStep, EpisodeProblem
 
 # An environment that is away is asked again; an actor would wait for it for ever.
-EPISODE_DEADLINE_S = 600.0
+EPISODE_DEADLINE_S = 3600.0
 
 
 class _Command(msgspec.Struct, frozen=True, eq=False):
@@ -69,7 +69,9 @@ class _LocalWorker:
         await self._sessions.close(session_id)
 
 
-def play_episodes(stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked]) -> list[Judgement]:
+def play_episodes(
+    stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked], *, ended: Ended
+) -> list[Judgement]:
     """The reward of an episode about each problem, in order; the same seeds give the same turns.
 
     Raises:
@@ -77,10 +79,12 @@ def play_episodes(stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked]) -
         RecordError: the tensors are not of the run file's model.
         TidegateError: the engine failed.
     """
-    return asyncio.run(_play_all(stored, plan, asked))
+    return asyncio.run(_play_all(stored, plan, asked, ended))
 
 
-async def _play_all(stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked]) -> list[Judgement]:
+async def _play_all(
+    stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked], ended: Ended
+) -> list[Judgement]:
     file, control = plan.file, EngineControl()
     log: structlog.stdlib.BoundLogger = structlog.get_logger("evaluate")
     process = _Command(StatsBoard(service="actor", instance="evaluate", started_at_s=0.0), log, SystemClock())
@@ -110,7 +114,10 @@ async def _play_all(stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked])
         places = asyncio.Semaphore(min(SLOTS, plan.services["environment"].max_sessions))
         writing = asyncio.create_task(engine.run())
         playing = asyncio.gather(
-            *(_play(player, places, _task_of(each, number, stored)) for number, each in enumerate(asked))
+            *(
+                _play(player, places, _task_of(each, number, stored), ended)
+                for number, each in enumerate(asked)
+            )
         )
         try:
             await asyncio.wait({writing, playing}, return_when=asyncio.FIRST_COMPLETED)
@@ -123,7 +130,7 @@ async def _play_all(stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked])
             await asyncio.gather(writing, playing, return_exceptions=True)
 
 
-async def _play(player: EpisodePlayer, places: asyncio.Semaphore, task: Task) -> Judgement:
+async def _play(player: EpisodePlayer, places: asyncio.Semaphore, task: Task, ended: Ended) -> Judgement:
     episode = Episode(index=0)
     async with places:
         try:
@@ -133,6 +140,8 @@ async def _play(player: EpisodePlayer, places: asyncio.Semaphore, task: Task) ->
             return VerifierFailed(f"the episode was not over within {EPISODE_DEADLINE_S:g} s")
         except TidegateError as error:
             return VerifierFailed(str(error))
+        finally:
+            ended(1)
     return Score(episode.reward or 0.0, episode.components, episode.log)
 
 
