@@ -9,7 +9,7 @@ from tidegate.core.errors import ConflictError, NotFoundError, RecordError
 from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import DROP_REASONS
 from tidegate.core.staleness import Fresh
-from tidegate.trajectory_store import budgets, counts, settled
+from tidegate.trajectory_store import budgets, counted_rows, counts
 from tidegate.trajectory_store.hash_chain import DroppedNote, TrainedNote, note, runs_of, units_note
 from tidegate.trajectory_store.outcome_log import append_outcomes
 from tidegate.trajectory_store.replay.uses import num_units
@@ -87,7 +87,7 @@ def write_trained(
     """
     if not measured:
         return
-    settled.shrink(db, (seq for seq, _ in measured))
+    counted_rows.shrink(db, (seq for seq, _ in measured))
     note(
         db,
         TrainedNote(

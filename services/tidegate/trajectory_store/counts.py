@@ -8,8 +8,8 @@ from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.records import DropReason
 from tidegate.core.replay import OPEN_END, Use, overused, surviving_steps
 from tidegate.core.staleness import Fresh, LineageTree
+from tidegate.trajectory_store.counted_rows import NO_ROWS, CountedRows
 from tidegate.trajectory_store.folded_ids import read_folded
-from tidegate.trajectory_store.settled import NO_ROWS, SettledRows
 from tidegate.trajectory_store.state import Tally
 
 COUNTERS = (
@@ -25,14 +25,14 @@ COUNTERS = (
 )
 
 
-def count_rows(db: sqlite3.Connection, settled: SettledRows = NO_ROWS) -> Tally:
+def count_rows(db: sqlite3.Connection, counted: CountedRows = NO_ROWS) -> Tally:
     """Every count from the rows themselves, and of folded ones from what is left of them: one pass over the ledger.
 
-    ``settled``: rows that need not be counted again.
+    ``counted``: rows that need not be counted again.
     """
     tally = Tally()
     folded = read_folded(db)
-    for count in (*folded.counts, *settled.counts):
+    for count in (*folded.counts, *counted.counts):
         tally.accepted += count.num_accepted
         if count.state == "trained":
             tally.trained_by_lag[count.lag] += count.num_rows
@@ -41,7 +41,7 @@ def count_rows(db: sqlite3.Connection, settled: SettledRows = NO_ROWS) -> Tally:
     for state, reason, lag, count, num_accepted in db.execute(
         "SELECT state, reason, lag, count(*), count(frame_id) FROM trajectories WHERE seq > ?"
         " GROUP BY state, reason, lag",
-        (settled.through,),
+        (counted.through,),
     ):
         tally.accepted += num_accepted
         match state:
@@ -57,9 +57,9 @@ def count_rows(db: sqlite3.Connection, settled: SettledRows = NO_ROWS) -> Tally:
     (tally.max_lag_trained,) = db.execute(
         "SELECT max((SELECT coalesce(max(lag), 0) FROM uses WHERE seq > ?),"
         " (SELECT coalesce(max(max_lag), 0) FROM batches WHERE max_lag > 0 AND state = 'committed'))",
-        (settled.through,),
+        (counted.through,),
     ).fetchone()
-    tally.max_lag_trained = max(tally.max_lag_trained, folded.max_lag, settled.max_lag)
+    tally.max_lag_trained = max(tally.max_lag_trained, folded.max_lag, counted.max_lag)
     counters = dict(db.execute("SELECT key, CAST(value AS INTEGER) FROM meta").fetchall())
     tally.duplicates = counters.get("duplicates", 0)
     tally.quarantined = counters.get("quarantined", 0)

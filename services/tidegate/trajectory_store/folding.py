@@ -14,7 +14,7 @@ from tidegate.core.errors import ConflictError
 from tidegate.core.ids import LineageName, PolicyVersion, position_of
 from tidegate.core.replay import OPEN_END, Use, overused, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree
-from tidegate.trajectory_store import batches, budgets, hash_chain, settled
+from tidegate.trajectory_store import batches, budgets, counted_rows, hash_chain
 from tidegate.trajectory_store.folded_ids import FoldedIds, digest_of_tasks, folded_among, read_folded
 from tidegate.trajectory_store.hash_chain import (
     ArrivedNote,
@@ -129,7 +129,7 @@ def fold(
     )
     note(db, after)
     db.execute("INSERT OR REPLACE INTO folded VALUES (1, ?)", (_encode(after),))
-    settled.fold_away(db, through=through)
+    counted_rows.fold_away(db, through=through)
     db.execute("DELETE FROM uses WHERE seq <= ?", (through,))
     db.execute("DELETE FROM trajectories WHERE seq <= ?", (through,))
     db.execute("DELETE FROM frames WHERE frame_id <= ?", (frame_id,))

@@ -20,7 +20,7 @@ from tidegate.core.errors import ConflictError, RecordError, UnknownVersionError
 from tidegate.core.ids import LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.replay import produced_by, surviving_steps
 from tidegate.core.staleness import Lineage, LineageTree, StalenessLimits, lag_of
-from tidegate.trajectory_store import batches, counts, folding, restore, settled
+from tidegate.trajectory_store import batches, counted_rows, counts, folding, restore
 from tidegate.trajectory_store.batches import check_reasons
 from tidegate.trajectory_store.folded_ids import FoldedIds, folded_among, read_folded
 from tidegate.trajectory_store.hash_chain import ArrivedNote, DroppedNote, UnarrivedNote, note
@@ -459,10 +459,10 @@ class Ledger:
         with transaction(self._db):
             return prune_outcomes(self._db, outcomes_max=outcomes_max)
 
-    def settle(self) -> None:
-        """Settle rows that have ended, if enough have (``settled``)."""
+    def count_ended(self) -> None:
+        """Count rows that have ended, if enough have (``counted_rows``)."""
         with transaction(self._db):
-            settled.grow(self._db, last=self._next_seq - 1)
+            counted_rows.grow(self._db, last=self._next_seq - 1)
 
     def fold(self, *, rows_kept_max: int, oldest_segment: int, read_to: int) -> int:
         """Fold the oldest rows beyond ``rows_kept_max``, at most about ``folding.FOLD_ROWS``; returns how many.

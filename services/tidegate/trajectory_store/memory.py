@@ -9,9 +9,9 @@ from tidegate.core.batching import Candidate
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.staleness import LineageTree
 from tidegate.trajectory_store import counts
+from tidegate.trajectory_store.counted_rows import read_counted
 from tidegate.trajectory_store.folded_ids import FoldedIds, load_ids, read_folded
 from tidegate.trajectory_store.rows import CANDIDATE_COLUMNS, candidate_from_row, tree_of
-from tidegate.trajectory_store.settled import read_settled
 from tidegate.trajectory_store.state import BatchLease, LiveFrames, Location, Pool, Tally
 
 
@@ -33,9 +33,9 @@ class LedgerMemory:
 
 
 def load_memory(db: sqlite3.Connection) -> LedgerMemory:
-    """Passes over what is not settled; over all rows, of a ledger that never was, about a second for a million rows."""
+    """Passes over what is not counted; over all rows, of a ledger that never was, about a second for a million rows."""
     tree = load_tree(db)
-    settled = read_settled(db)
+    counted = read_counted(db)
     pool = Pool()
     leased: dict[str, BatchLease] = {
         batch_id: BatchLease(
@@ -55,7 +55,7 @@ def load_memory(db: sqlite3.Connection) -> LedgerMemory:
     for state, batch_id, *columns in db.execute(
         f"SELECT state, batch_id, {CANDIDATE_COLUMNS} FROM trajectories"
         " WHERE seq > ? AND state IN ('available', 'leased') ORDER BY seq",
-        (settled.through,),
+        (counted.through,),
     ):
         candidate = candidate_from_row(columns)
         if state == "available":
@@ -67,13 +67,13 @@ def load_memory(db: sqlite3.Connection) -> LedgerMemory:
     for frame_id, segment, offset, size, num_live in db.execute(
         "SELECT f.frame_id, f.segment, f.offset, f.size, count(*) FROM trajectories t"
         " JOIN frames f USING (frame_id) WHERE t.seq > ? AND t.state IN ('available', 'leased') GROUP BY f.frame_id",
-        (settled.through,),
+        (counted.through,),
     ):
         frames.add(frame_id, Location(segment, offset, size), num_live=num_live)
     return LedgerMemory(
         tree=tree,
         head=_newest_version(db, tree),
-        tally=counts.count_rows(db, settled),
+        tally=counts.count_rows(db, counted),
         pool=pool,
         leases={
             batch_id: msgspec.structs.replace(lease, candidates=tuple(members[batch_id]))

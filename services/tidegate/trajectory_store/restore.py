@@ -15,7 +15,7 @@ from tidegate.core.errors import ConflictError
 from tidegate.core.ids import LineageName, PolicyVersion
 from tidegate.core.replay import OPEN_END, surviving_steps
 from tidegate.core.staleness import Fresh, Lineage, LineageTree
-from tidegate.trajectory_store import counts, settled
+from tidegate.trajectory_store import counted_rows, counts
 from tidegate.trajectory_store.batches import BACK_TO_AVAILABLE, write_consumed, write_release, write_trained
 from tidegate.trajectory_store.consumed_check import check_consumed
 from tidegate.trajectory_store.folded_ids import read_folded
@@ -76,7 +76,7 @@ def open_lineage(
         write_release(db, lease)
     _reinstate(db, surviving, now_s=now_s)
     num_revived = _revive(db, tree, surviving, segments=segments, now_s=now_s)
-    settled.confirm(db)
+    counted_rows.confirm(db)
     return num_revived
 
 
@@ -183,7 +183,7 @@ def _revive(
             (name, surviving.get(name, 0)),
         ):
             (revived if segment in segments else superseded).append(seq)
-    settled.shrink(db, (*revived, *superseded))
+    counted_rows.shrink(db, (*revived, *superseded))
     db.executemany(
         f"{BACK_TO_AVAILABLE}, num_revivals = num_revivals + 1 WHERE seq = ?", ((seq,) for seq in revived)
     )

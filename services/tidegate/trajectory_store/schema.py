@@ -15,7 +15,7 @@ from tidegate.core.errors import (
 )
 from tidegate.runtime.sqlite_errors import is_passing
 from tidegate.runtime.sqlite_reading import connect_read_only
-from tidegate.trajectory_store import budgets, hash_chain, settled
+from tidegate.trajectory_store import budgets, counted_rows, hash_chain
 from tidegate.trajectory_store.hash_chain import CHAIN_TABLE, FOLDED_TABLES
 
 SCHEMA_VERSION = 5
@@ -200,7 +200,7 @@ def _create_or_check(connection: sqlite3.Connection, path: Path, *, run_id: str)
         budgets.add_missing(connection)
         for statement in _LATER_INDEXES:
             connection.execute(statement)
-        settled.forget_if_changed(connection)
+        counted_rows.forget_if_changed(connection)
 
 
 def _check_version(version: int, path: Path) -> None:

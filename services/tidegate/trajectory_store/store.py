@@ -454,7 +454,7 @@ class Store:
         """Hold the bounds that time alone would overrun: the outcome log, old uploads, payloads kept for a restore."""
         self.ledger.prune_outcomes(outcomes_max=self._config.outcomes_max)
         self.uploads.expire(now_s=now_s, is_reading=self.room(1) > 0)
-        self.ledger.settle()
+        self.ledger.count_ended()
         self._fold()
         sizes = self._segments.sizes
         excess = sum(sizes.values()) - self._config.retain_bytes_max

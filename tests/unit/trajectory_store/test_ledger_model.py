@@ -22,7 +22,7 @@ from tidegate.core.errors import ConflictError
 from tidegate.core.ids import LineageName, PolicyVersion, TaskId, TrajectoryId, trajectory_id
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Expired, Fresh, Lineage, LineageTree, Verdict, judge
-from tidegate.trajectory_store import settled
+from tidegate.trajectory_store import counted_rows
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.counts import count_rows
 from tidegate.trajectory_store.memory import load_memory
@@ -196,13 +196,13 @@ class LedgerMachine(RuleBasedStateMachine):
     # -- the learner -----------------------------------------------------------------------------------------------
 
     @rule(at_once=st.integers(1, 20))
-    def settle(self, at_once: int) -> None:
+    def count_ended(self, at_once: int) -> None:
         """What a start, and a restore, need not count again; an invariant compares with a full count."""
         ledger = self.store.ledger
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(settled, "ROWS_MIN", 1)
-            patch.setattr(settled, "ROWS_MAX", at_once)
-            ledger.settle()
+            patch.setattr(counted_rows, "ROWS_MIN", 1)
+            patch.setattr(counted_rows, "ROWS_MAX", at_once)
+            ledger.count_ended()
 
     @rule(batch_size=st.integers(2, 3), trained=st.booleans())
     def lease(self, batch_size: int, trained: bool) -> None:

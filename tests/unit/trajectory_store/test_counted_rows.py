@@ -14,10 +14,10 @@ from tests.support.examples import num_examples
 from tests.unit.trajectory_store.building import NOW_S, at, fork, open_store, started_store
 from tests.unit.trajectory_store.test_folding import KEEPS_ALL, Pair, train
 from tidegate.core.ids import task_id
-from tidegate.trajectory_store import settled
+from tidegate.trajectory_store import counted_rows
+from tidegate.trajectory_store.counted_rows import read_counted
 from tidegate.trajectory_store.counts import count_rows
 from tidegate.trajectory_store.memory import load_memory
-from tidegate.trajectory_store.settled import read_settled
 from tidegate.trajectory_store.store import Store
 
 STEPS_AT_ONCE = 100
@@ -27,7 +27,7 @@ def assert_counted_right(store: Store) -> None:
     db = store.ledger.connection
     found, recounted = load_memory(db), count_rows(db)
     assert found.tally.totals(trained_twice=0) == recounted.totals(trained_twice=0)
-    through = read_settled(db).through
+    through = read_counted(db).through
     open_rows = "SELECT count(*) FROM trajectories WHERE seq <= ? AND state IN ('available', 'leased')"
     assert db.execute(open_rows, (through,)).fetchone() == (0,)
 
@@ -37,12 +37,12 @@ def assert_counted_right(store: Store) -> None:
 def test_counts_are_those_of_all_rows_whatever_is_restored_folded_or_started_again(
     seed: int, length: int, at_once: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = tmp_path_factory.mktemp("settled")
+    folder = tmp_path_factory.mktemp("counted")
     pair = Pair(folder, random.Random(seed))
     acts = [pair.arrive, pair.train, pair.train, pair.keep_house, pair.restore, pair.reopen, pair.give_up]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(settled, "ROWS_MIN", 1)
-        patch.setattr(settled, "ROWS_MAX", at_once)
+        patch.setattr(counted_rows, "ROWS_MIN", 1)
+        patch.setattr(counted_rows, "ROWS_MAX", at_once)
         for _ in range(length):
             pair.chance.choice([*acts, pair.checkpoint])()
             for store in pair.stores:
@@ -60,16 +60,16 @@ def knows_nothing(*_: object) -> None:
 def test_what_an_earlier_version_of_the_program_may_have_changed_is_counted_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settled, "ROWS_MIN", 1)
+    monkeypatch.setattr(counted_rows, "ROWS_MIN", 1)
     store = started_store(tmp_path, config=KEEPS_ALL)
     for step in range(4):
         train(store, step, task_id(step))
     store.tidy(now_s=NOW_S)
-    assert read_settled(store.ledger.connection).through == 4
+    assert read_counted(store.ledger.connection).through == 4
     store.close()
     with pytest.MonkeyPatch.context() as earlier:
         for name in ("shrink", "confirm"):
-            earlier.setattr(settled, name, knows_nothing)
+            earlier.setattr(counted_rows, name, knows_nothing)
         store = open_store(tmp_path, config=KEEPS_ALL)
         fork(store, step=2)
         store.close()
@@ -114,7 +114,7 @@ def steps_after(folder: Path, *, updates: int) -> tuple[int, int]:
 def test_neither_a_start_nor_a_restored_learner_takes_longer_the_longer_a_run_lasts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settled, "ROWS_MIN", 100)
+    monkeypatch.setattr(counted_rows, "ROWS_MIN", 100)
     young, old = (steps_after(tmp_path / str(updates), updates=updates) for updates in (10, 100))
     assert old[0] <= 1.5 * young[0], (young, old)
     assert old[1] <= 1.5 * young[1], (young, old)

@@ -1,4 +1,4 @@
-"""The settled rows: the first part of the ledger, in which every row has ended, counted once.
+"""The counted rows: the first part of the ledger, in which every row has ended, counted once.
 
 A start of the store, and a learner that opens a lineage, count only the rows behind it, so that neither takes longer
 the longer a run lasts. It is kept in ``meta``, in the transaction that makes it true: it grows when enough rows have
@@ -17,14 +17,14 @@ import msgspec
 from tidegate.trajectory_store.folded_ids import read_folded
 from tidegate.trajectory_store.hash_chain import FoldedCount
 
-_KEY = "settled"
+_KEY = "counted_rows"
 # Below it, counting costs less than noting; above it, the event loop would stand still.
 ROWS_MIN, ROWS_MAX = 5_000, 20_000
 
 _Counts = Counter[tuple[str, str, int]]
 
 
-class SettledRows(msgspec.Struct, frozen=True, array_like=True):
+class CountedRows(msgspec.Struct, frozen=True, array_like=True):
     """``through``: the last of them. ``max_lag``: the largest lag of their uses, and of earlier ones.
 
     ``num_lineages``, ``num_folded``: of the ledger when this was noted.
@@ -37,31 +37,31 @@ class SettledRows(msgspec.Struct, frozen=True, array_like=True):
     num_folded: int = 0
 
 
-NO_ROWS = SettledRows()
-_decode = msgspec.json.Decoder(SettledRows).decode
+NO_ROWS = CountedRows()
+_decode = msgspec.json.Decoder(CountedRows).decode
 
 
-def read_settled(db: sqlite3.Connection) -> SettledRows:
-    """The settled rows; none in a ledger that never had any."""
+def read_counted(db: sqlite3.Connection) -> CountedRows:
+    """The counted rows; none in a ledger that never had any."""
     found = db.execute("SELECT value FROM meta WHERE key = ?", (_KEY,)).fetchone()
     return _decode(found[0]) if found else NO_ROWS
 
 
 def forget_if_changed(db: sqlite3.Connection) -> None:
     """When the ledger is opened: forget what another version of this program may have made wrong."""
-    found = read_settled(db)
+    found = read_counted(db)
     if (found.num_lineages, found.num_folded) != _beside(db):
         db.execute("DELETE FROM meta WHERE key = ?", (_KEY,))
 
 
 def confirm(db: sqlite3.Connection) -> None:
-    """A lineage was opened, and every row that it changed is settled no more."""
-    _write(db, read_settled(db))
+    """A lineage was opened, and every row that it changed is counted no more."""
+    _write(db, read_counted(db))
 
 
 def grow(db: sqlite3.Connection, *, last: int) -> None:
-    """Settle rows that have ended, if enough have. ``last``: the newest row."""
-    before = read_settled(db)
+    """Count rows that have ended, if enough have. ``last``: the newest row."""
+    before = read_counted(db)
     if last - before.through < ROWS_MIN:
         return
     first_open = db.execute(
@@ -78,12 +78,12 @@ def grow(db: sqlite3.Connection, *, last: int) -> None:
     (max_lag,) = db.execute(
         "SELECT coalesce(max(lag), 0) FROM uses WHERE seq > ? AND seq <= ?", (before.through, through)
     ).fetchone()
-    _write(db, SettledRows(through, _counts_of(rows, accepted), max(before.max_lag, max_lag)))
+    _write(db, CountedRows(through, _counts_of(rows, accepted), max(before.max_lag, max_lag)))
 
 
 def shrink(db: sqlite3.Connection, seqs: Iterable[int]) -> None:
-    """Settle nothing from the first of these rows on, which the caller is about to change."""
-    before = read_settled(db)
+    """Let nothing from the first of these rows on count as counted: the caller is about to change them."""
+    before = read_counted(db)
     through = min(seqs, default=before.through + 1) - 1
     if through < before.through:
         _take_away(db, before, (through, before.through), through=through)
@@ -91,18 +91,18 @@ def shrink(db: sqlite3.Connection, seqs: Iterable[int]) -> None:
 
 def fold_away(db: sqlite3.Connection, *, through: int) -> None:
     """The rows up to this one are about to be deleted, and are counted as folded ones."""
-    before = read_settled(db)
+    before = read_counted(db)
     last = min(through, before.through)
     _take_away(db, before, (0, last), through=max(through, before.through))
 
 
-def _take_away(db: sqlite3.Connection, before: SettledRows, span: tuple[int, int], *, through: int) -> None:
+def _take_away(db: sqlite3.Connection, before: CountedRows, span: tuple[int, int], *, through: int) -> None:
     gone, not_accepted = _count(db, *span)
     rows: _Counts = Counter({_kind(count): count.num_rows for count in before.counts})
     accepted: _Counts = Counter({_kind(count): count.num_accepted for count in before.counts})
     rows.subtract(gone)
     accepted.subtract(not_accepted)
-    _write(db, SettledRows(through, _counts_of(rows, accepted), before.max_lag))
+    _write(db, CountedRows(through, _counts_of(rows, accepted), before.max_lag))
 
 
 def _count(db: sqlite3.Connection, after: int, through: int) -> tuple[_Counts, _Counts]:
@@ -131,7 +131,7 @@ def _beside(db: sqlite3.Connection) -> tuple[int, int]:
     return num_lineages, read_folded(db).through_seq
 
 
-def _write(db: sqlite3.Connection, settled: SettledRows) -> None:
+def _write(db: sqlite3.Connection, counted: CountedRows) -> None:
     num_lineages, num_folded = _beside(db)
-    settled = msgspec.structs.replace(settled, num_lineages=num_lineages, num_folded=num_folded)
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_KEY, msgspec.json.encode(settled).decode()))
+    counted = msgspec.structs.replace(counted, num_lineages=num_lineages, num_folded=num_folded)
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (_KEY, msgspec.json.encode(counted).decode()))
