@@ -48,6 +48,9 @@ class FakeLearner:
     async def Checkpoint(self, request: pb.CheckpointRequest, context: Any) -> pb.CheckpointResponse:
         raise AssertionError("a rollback asks for no checkpoint")
 
+    async def Complete(self, request: pb.CompleteRequest, context: Any) -> pb.CompleteResponse:
+        raise AssertionError("only admission ends a run")
+
 
 @pytest.fixture
 def learner() -> FakeLearner:
