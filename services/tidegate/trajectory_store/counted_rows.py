@@ -11,6 +11,7 @@ comes with another lineage or with another fold, so what was noted beside others
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -21,7 +22,7 @@ _KEY = "counted_rows"
 # Below it, counting costs less than noting; above it, the event loop would stand still.
 ROWS_MIN, ROWS_MAX = 5_000, 20_000
 
-_Counts = Counter[tuple[str, str, int]]
+_Kind: TypeAlias = tuple[str, str, int]
 
 
 class CountedRows(msgspec.Struct, frozen=True, array_like=True):
@@ -71,14 +72,9 @@ def grow(db: sqlite3.Connection, *, last: int) -> None:
     through = min(before.through + ROWS_MAX, last if first_open is None else first_open[0] - 1)
     if through - before.through < ROWS_MIN:
         return
-    rows, accepted = _count(db, before.through, through)
-    for count in before.counts:
-        rows[_kind(count)] += count.num_rows
-        accepted[_kind(count)] += count.num_accepted
-    (max_lag,) = db.execute(
-        "SELECT coalesce(max(lag), 0) FROM uses WHERE seq > ? AND seq <= ?", (before.through, through)
-    ).fetchone()
-    _write(db, CountedRows(through, _counts_of(rows, accepted), max(before.max_lag, max_lag)))
+    span = (before.through, through)
+    max_lag = max(before.max_lag, max_lag_of(db, span))
+    _write(db, CountedRows(through, with_rows(db, before.counts, span), max_lag))
 
 
 def shrink(db: sqlite3.Connection, seqs: Iterable[int]) -> None:
@@ -86,44 +82,39 @@ def shrink(db: sqlite3.Connection, seqs: Iterable[int]) -> None:
     before = read_counted(db)
     through = min(seqs, default=before.through + 1) - 1
     if through < before.through:
-        _take_away(db, before, (through, before.through), through=through)
+        left = with_rows(db, before.counts, (through, before.through), sign=-1)
+        _write(db, CountedRows(through, left, before.max_lag))
 
 
 def fold_away(db: sqlite3.Connection, *, through: int) -> None:
     """The rows up to this one are about to be deleted, and are counted as folded ones."""
     before = read_counted(db)
-    last = min(through, before.through)
-    _take_away(db, before, (0, last), through=max(through, before.through))
+    left = with_rows(db, before.counts, (0, min(through, before.through)), sign=-1)
+    _write(db, CountedRows(max(through, before.through), left, before.max_lag))
 
 
-def _take_away(db: sqlite3.Connection, before: CountedRows, span: tuple[int, int], *, through: int) -> None:
-    gone, not_accepted = _count(db, *span)
-    rows: _Counts = Counter({_kind(count): count.num_rows for count in before.counts})
-    accepted: _Counts = Counter({_kind(count): count.num_accepted for count in before.counts})
-    rows.subtract(gone)
-    accepted.subtract(not_accepted)
-    _write(db, CountedRows(through, _counts_of(rows, accepted), before.max_lag))
-
-
-def _count(db: sqlite3.Connection, after: int, through: int) -> tuple[_Counts, _Counts]:
-    """Rows behind ``after`` up to ``through``, and those of them that had a payload, by how they ended."""
-    rows, accepted = _Counts(), _Counts()
+def with_rows(
+    db: sqlite3.Connection, counts: Iterable[FoldedCount], span: tuple[int, int], *, sign: Literal[1, -1] = 1
+) -> tuple[FoldedCount, ...]:
+    """``counts`` with the rows behind the first of ``span`` up to the last, or (``sign`` -1) without them."""
+    rows, accepted = Counter[_Kind](), Counter[_Kind]()
+    for count in counts:
+        kind = count.state, count.reason, count.lag
+        rows[kind], accepted[kind] = count.num_rows, count.num_accepted
     for state, reason, lag, num_rows, num_accepted in db.execute(
         "SELECT state, reason, coalesce(lag, 0), count(*), count(frame_id) FROM trajectories"
         " WHERE seq > ? AND seq <= ? GROUP BY 1, 2, 3",
-        (after, through),
+        span,
     ):
-        rows[state, reason, lag] = num_rows
-        accepted[state, reason, lag] = num_accepted
-    return rows, accepted
-
-
-def _kind(count: FoldedCount) -> tuple[str, str, int]:
-    return count.state, count.reason, count.lag
-
-
-def _counts_of(rows: _Counts, accepted: _Counts) -> tuple[FoldedCount, ...]:
+        rows[state, reason, lag] += sign * num_rows
+        accepted[state, reason, lag] += sign * num_accepted
     return tuple(FoldedCount(*kind, rows[kind], accepted[kind]) for kind in sorted(rows) if rows[kind])
+
+
+def max_lag_of(db: sqlite3.Connection, span: tuple[int, int]) -> int:
+    """The largest lag of the uses of these rows; 0 without any."""
+    found = db.execute("SELECT coalesce(max(lag), 0) FROM uses WHERE seq > ? AND seq <= ?", span).fetchone()
+    return found[0]
 
 
 def _beside(db: sqlite3.Connection) -> tuple[int, int]:

@@ -6,7 +6,6 @@ same afterwards. A fold is one transaction.
 """
 
 import sqlite3
-from collections import Counter
 
 import msgspec
 
@@ -208,21 +207,6 @@ def _same_frame(db: sqlite3.Connection, seq: int) -> bool:
 def _count(
     db: sqlite3.Connection, span: tuple[int, int], before: FoldedNote, safe: dict[LineageName, int]
 ) -> tuple[tuple[FoldedCount, ...], int, int]:
-    num_rows: Counter[tuple[str, str, int]] = Counter()
-    num_accepted: Counter[tuple[str, str, int]] = Counter()
-    for count in before.counts:
-        num_rows[count.state, count.reason, count.lag] = count.num_rows
-        num_accepted[count.state, count.reason, count.lag] = count.num_accepted
-    for state, reason, lag, rows, accepted in db.execute(
-        "SELECT state, reason, coalesce(lag, 0), count(*), count(frame_id) FROM trajectories"
-        " WHERE seq > ? AND seq <= ? GROUP BY 1, 2, 3",
-        span,
-    ):
-        num_rows[state, reason, lag] += rows
-        num_accepted[state, reason, lag] += accepted
-    (max_lag,) = db.execute(
-        "SELECT coalesce(max(lag), 0) FROM uses WHERE seq > ? AND seq <= ?", span
-    ).fetchone()
     again = (
         Use(seq, PolicyVersion(LineageName(lineage), step))
         for seq, lineage, step in db.execute(
@@ -231,8 +215,9 @@ def _count(
             span,
         )
     )
-    counts = tuple(FoldedCount(*key, num_rows[key], num_accepted[key]) for key in sorted(num_rows))
-    return counts, max(before.max_lag, max_lag), before.trained_twice + overused(again, surviving=safe)
+    counts = counted_rows.with_rows(db, before.counts, span)
+    max_lag = max(before.max_lag, counted_rows.max_lag_of(db, span))
+    return counts, max_lag, before.trained_twice + overused(again, surviving=safe)
 
 
 def _write_ids(

@@ -145,23 +145,18 @@ def _add_forgotten(db: sqlite3.Connection, batch: ConsumedBatch, *, now_s: float
 
 def _reinstate(db: sqlite3.Connection, surviving: Mapping[LineageName, int], *, now_s: float) -> None:
     """Rows that are not trained in the fork, but were used in it, are trained by that use again."""
-    columns = "u.seq, u.lineage, u.step, u.lag, u.span, u.age_s"
-    given_back = (
-        f"SELECT {columns}, NULL, NULL FROM trajectories t INDEXED BY %s CROSS JOIN uses u USING (seq) WHERE"
-    )
-    # Indexes know the few rows that an earlier restore gave back or dropped, and those that were used more than once.
-    queries = (
-        f"{given_back % 'trajectories_revived'} t.num_revivals > 0 AND t.state != 'trained'",
-        f"{given_back % 'trajectories_superseded'} t.reason = 'superseded'",
-        f"SELECT {columns}, t.trained_lineage, t.trained_step FROM uses u JOIN trajectories t USING (seq)"
-        " WHERE t.state = 'trained' AND u.seq IN (SELECT seq FROM uses WHERE ordinal > 0)",
-    )
     found: dict[int, tuple[PolicyVersion, Fresh]] = {}
-    for query in queries:
-        for seq, lineage, step, lag, span, age_s, trained_lineage, trained_step in db.execute(query):
-            is_trained = trained_step is not None and trained_step < surviving.get(trained_lineage, 0)
-            if not is_trained and step < surviving.get(lineage, 0):
-                found[seq] = (PolicyVersion(lineage=lineage, step=step), Fresh(lag, span, age_s))
+    # Indexes know these few: given back or dropped by an earlier restore, or used more than once.
+    for seq, lineage, step, lag, span, age_s, trained_lineage, trained_step in db.execute(
+        "SELECT u.seq, u.lineage, u.step, u.lag, u.span, u.age_s, t.trained_lineage, t.trained_step"
+        " FROM uses u JOIN trajectories t USING (seq) WHERE u.seq IN ("
+        "SELECT seq FROM trajectories WHERE num_revivals > 0"
+        " UNION SELECT seq FROM trajectories WHERE reason = 'superseded'"
+        " UNION SELECT seq FROM uses WHERE ordinal > 0)"
+    ):
+        is_trained = trained_step is not None and trained_step < surviving.get(trained_lineage, 0)
+        if not is_trained and step < surviving.get(lineage, 0):
+            found[seq] = (PolicyVersion(lineage=lineage, step=step), Fresh(lag, span, age_s))
     for seq, (version, verdict) in found.items():
         write_trained(db, version, [(seq, verdict)], now_s=now_s, is_use=False)
 

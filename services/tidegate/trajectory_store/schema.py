@@ -85,9 +85,6 @@ CREATE TABLE trajectories (
     age_s REAL,
     num_revivals INTEGER NOT NULL
 );
-CREATE INDEX trajectories_by_update ON trajectories (trained_lineage, trained_step) WHERE trained_step IS NOT NULL;
-CREATE INDEX trajectories_revived ON trajectories (seq) WHERE num_revivals > 0;
-CREATE INDEX trajectories_superseded ON trajectories (seq) WHERE reason = 'superseded';
 CREATE TABLE uses (
     seq INTEGER NOT NULL,
     lineage TEXT NOT NULL,
@@ -98,7 +95,6 @@ CREATE TABLE uses (
     ordinal INTEGER NOT NULL,
     PRIMARY KEY (seq, lineage, step)
 ) WITHOUT ROWID;
-CREATE INDEX uses_again ON uses (seq) WHERE ordinal > 0;
 CREATE TABLE batches (
     number INTEGER PRIMARY KEY,
     batch_id TEXT NOT NULL UNIQUE,
@@ -113,10 +109,6 @@ CREATE TABLE batches (
     units BLOB,
     budget INTEGER
 );
-CREATE INDEX batches_with_units ON batches (lineage, step) WHERE units IS NOT NULL;
-CREATE INDEX batches_by_update ON batches (lineage, step);
-CREATE INDEX batches_leased ON batches (number) WHERE state = 'leased';
-CREATE INDEX batches_with_lags ON batches (max_lag) WHERE max_lag > 0;
 CREATE TABLE folded_uses (
     seq INTEGER NOT NULL,
     lineage TEXT NOT NULL,
@@ -125,7 +117,6 @@ CREATE TABLE folded_uses (
     counts BLOB,
     PRIMARY KEY (seq, lineage, part)
 );
-CREATE INDEX folded_uses_in_force ON folded_uses (seq) WHERE counts IS NOT NULL;
 CREATE TABLE outcomes (
     cursor INTEGER PRIMARY KEY,
     seq INTEGER NOT NULL,
@@ -137,13 +128,17 @@ CREATE TABLE outcomes (
 );
 """
 
-# Of earlier versions of the schema's ledgers, which have none of them.
-_LATER_INDEXES = (
-    "CREATE INDEX IF NOT EXISTS batches_by_update ON batches (lineage, step)",
-    "CREATE INDEX IF NOT EXISTS batches_leased ON batches (number) WHERE state = 'leased'",
-    "CREATE INDEX IF NOT EXISTS batches_with_lags ON batches (max_lag) WHERE max_lag > 0",
-    "CREATE INDEX IF NOT EXISTS trajectories_revived ON trajectories (seq) WHERE num_revivals > 0",
-    "CREATE INDEX IF NOT EXISTS trajectories_superseded ON trajectories (seq) WHERE reason = 'superseded'",
+# By name. A ledger that an earlier version of the program made gets those that it lacks.
+_INDEXES = (
+    "trajectories_by_update ON trajectories (trained_lineage, trained_step) WHERE trained_step IS NOT NULL",
+    "trajectories_revived ON trajectories (seq) WHERE num_revivals > 0",
+    "trajectories_superseded ON trajectories (seq) WHERE reason = 'superseded'",
+    "uses_again ON uses (seq) WHERE ordinal > 0",
+    "batches_with_units ON batches (lineage, step) WHERE units IS NOT NULL",
+    "batches_by_update ON batches (lineage, step)",
+    "batches_leased ON batches (number) WHERE state = 'leased'",
+    "batches_with_lags ON batches (max_lag) WHERE max_lag > 0",
+    "folded_uses_in_force ON folded_uses (seq) WHERE counts IS NOT NULL",
 )
 
 
@@ -185,6 +180,7 @@ def _create_or_check(connection: sqlite3.Connection, path: Path, *, run_id: str)
             tables = (*_TABLES.split(";"), CHAIN_TABLE, *FOLDED_TABLES.split(";"), budgets.BUDGETS_TABLE)
             for statement in tables:
                 connection.execute(statement)
+            _create_indexes(connection)
             connection.execute("INSERT INTO meta VALUES ('run_id', ?)", (run_id,))
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         return
@@ -198,9 +194,13 @@ def _create_or_check(connection: sqlite3.Connection, path: Path, *, run_id: str)
         )
     with transaction(connection):
         budgets.add_missing(connection)
-        for statement in _LATER_INDEXES:
-            connection.execute(statement)
+        _create_indexes(connection)
         counted_rows.forget_if_changed(connection)
+
+
+def _create_indexes(connection: sqlite3.Connection) -> None:
+    for index in _INDEXES:
+        connection.execute(f"CREATE INDEX IF NOT EXISTS {index}")
 
 
 def _check_version(version: int, path: Path) -> None:
