@@ -4,17 +4,13 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import psycopg
-
 from tests.support.broker import free_port
-from tests.support.postgres import PostgresServer
+from tests.support.postgres import START_S, PostgresServer, await_answer
 
-START_S = 60.0
 # It refuses to run as root.
 _UID = 65534
 
@@ -56,17 +52,8 @@ ignore_startup_parameters = {ignored}
         start_new_session=True,
     )
     uri = f"postgresql://tidegate@127.0.0.1:{port}/postgres"
-    deadline_s = time.monotonic() + START_S
     try:
-        while True:
-            try:
-                psycopg.connect(uri, connect_timeout=2).close()
-            except psycopg.OperationalError:
-                assert process.poll() is None, (folder / "log").read_text()
-                assert time.monotonic() < deadline_s, (folder / "log").read_text()
-                time.sleep(0.05)
-            else:
-                break
+        await_answer(uri, process, log=folder / "log")
         yield uri
     finally:
         process.kill()

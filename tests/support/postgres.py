@@ -46,6 +46,20 @@ def _readable(programs: Path, folder: Path, *, user: int) -> Path:
     return folder / package.name / install.name / "bin"
 
 
+def await_answer(uri: str, process: "subprocess.Popen[bytes]", *, log: Path) -> None:
+    """Return once a server, or a pooler in front of one, takes connections; ``log`` says why it does not."""
+    deadline_s = time.monotonic() + START_S
+    while True:
+        try:
+            psycopg.connect(uri, connect_timeout=2).close()
+        except psycopg.OperationalError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline_s, log.read_text()
+            time.sleep(0.05)
+        else:
+            return
+
+
 class PostgresServer:
     """One server, which can be killed, paused and started again on its files."""
 
@@ -98,16 +112,7 @@ class PostgresServer:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        deadline_s = time.monotonic() + START_S
-        while True:
-            try:
-                psycopg.connect(self.uri, connect_timeout=2).close()
-            except psycopg.OperationalError:
-                assert self._process.poll() is None, self._log.read_text()
-                assert time.monotonic() < deadline_s, self._log.read_text()
-                time.sleep(0.05)
-            else:
-                return
+        await_answer(self.uri, self._process, log=self._log)
 
     def await_standby(self, *, synchronous: bool) -> None:
         """Return once a standby follows; ``synchronous``: from then on nothing is committed without it."""

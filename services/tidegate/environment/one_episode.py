@@ -20,7 +20,7 @@ from tidegate.environment.judgements import Judgement, VerifierFailed
 from tidegate.environment.opened_scoring import open_scoring
 from tidegate.environment.own_code.episodes import OwnEpisodes
 from tidegate.environment.parts import tools_of
-from tidegate.environment.scoring import checked, failure_of
+from tidegate.environment.scoring import checked, judged_by
 from tidegate.environment.state import TASK, AnsweredProblem, combined
 from tidegate.environment.tasks.port import Problem, Score
 from tidegate.runtime.config import WorkloadConfig
@@ -89,7 +89,7 @@ async def play_text(
                     else checked(own_score or Score(0.0, {}, "its turns are used up"))
                 )
             for name, verifier in scoring.verifiers.items():
-                parts[name] = await _asked(partial(verifier.score, problem, answer.completion))
+                parts[name] = await judged_by(verifier, answer)
             end = "scored" if converse is None or last is None else _end_of(last, num=len(turns))
             played.append(_verdict(config, opening, turns, end, parts, took_s=time.monotonic() - began_s))
     return played
@@ -124,13 +124,6 @@ def _verdict(
         {name: score.reward for name, score in scores.items()},
         took_s,
     )
-
-
-async def _asked(ask: Callable[[], Awaitable[object]]) -> Judgement:
-    try:
-        return checked(await ask())
-    except Exception as error:  # a verifier is third-party code
-        return failure_of(error)
 
 
 Conversed = tuple[str, list[tuple[str, str]], ConversationTurn | None]

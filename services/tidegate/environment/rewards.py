@@ -5,6 +5,7 @@ Each part is cached separately, so that a failed verifier causes no second reque
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from tidegate.core.curriculum import uniform_fraction
@@ -12,7 +13,7 @@ from tidegate.core.distributions import Distribution, slowest_quantile
 from tidegate.core.errors import RecordError
 from tidegate.environment.config import EnvironmentConfig, times_of
 from tidegate.environment.judgements import Judgement, why_failed
-from tidegate.environment.scoring import Scorer, attempted, checked, failure_of
+from tidegate.environment.scoring import Scorer, attempted, checked, judged_by
 from tidegate.environment.session_envs import SessionVerdict
 from tidegate.environment.state import (
     TASK,
@@ -135,15 +136,7 @@ class Rewards:
             self._cache_hits_total += 1
             return known
 
-        async def ask() -> Judgement:
-            try:
-                return checked(await verifier.score(answer.problem, answer.completion))
-            except (
-                Exception
-            ) as error:  # a verifier is third-party code: any exception is a failure of its score
-                return failure_of(error)
-
-        judgement = await attempted(ask, attempts=self._attempts)
+        judgement = await attempted(partial(judged_by, verifier, answer), attempts=self._attempts)
         if isinstance(judgement, Score):
             self._cache.put(name, answer, judgement)
         return judgement

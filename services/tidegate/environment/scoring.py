@@ -16,7 +16,7 @@ from tidegate.environment.own_code.pool import OwnCodePool
 from tidegate.environment.own_code.tasks import OwnTasks
 from tidegate.environment.state import AnsweredProblem, ScoreCache
 from tidegate.environment.tasks.port import Score, TextTask
-from tidegate.environment.verifiers.port import VerifierBusyError
+from tidegate.environment.verifiers.port import Verifier, VerifierBusyError
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.retrying import Backoff, UntilCancelled, retry
 from tidegate.wire.bounds import MAGNITUDE_MAX, is_summable
@@ -75,6 +75,14 @@ def checked(answer: object) -> Judgement:
                 kind="range",
             )
     return score
+
+
+async def judged_by(verifier: Verifier, answer: AnsweredProblem) -> Judgement:
+    """What one verifier judges; a failure where its code raises."""
+    try:
+        return checked(await verifier.score(answer.problem, answer.completion))
+    except Exception as error:  # a verifier is third-party code: any exception is a failure of its score
+        return failure_of(error)
 
 
 class Scorer:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from tidegate.cli.evaluate.asked import SLOTS, Asked, Ended, tell_nobody
+from tidegate.cli.evaluate.asked import SLOTS, Asked, OnProgress
 from tidegate.core.cut_off import as_judged
 from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.models.continuous import ContinuousBatch, GenerationRow
@@ -29,7 +29,7 @@ class Answering:
         self._tokenizer = open_tokenizer(stored.file.policy)
         self._max_new_tokens = stored.file.workload.sampler.max_new_tokens
 
-    def answers(self, asked: Sequence[Asked], *, ended: Ended = tell_nobody) -> list[str]:
+    def answers(self, asked: Sequence[Asked], *, on_progress: OnProgress) -> list[str]:
         """The answers in order, as verifiers read them; the same seeds give the same answers.
 
         Raises:
@@ -59,7 +59,7 @@ class Answering:
             for row_id, token in zip(step.rows, step.tokens, strict=True):
                 written[row_id].append(token)
             reasons |= step.ended
-            ended(len(step.ended))
+            on_progress(len(step.ended))
         return [
             as_judged(self._tokenizer.decode(tokens), finish_reason=reasons[row_id])
             for row_id, tokens in written.items()

@@ -5,8 +5,8 @@ from typing import NamedTuple, TypeAlias
 
 from tidegate.actor.rollouts.heldout import HeldOutProblem
 
-# Told how many more answers or episodes have ended.
-Ended: TypeAlias = Callable[[int], None]
+# Called with the number of answers or episodes that have finished since the last call.
+OnProgress: TypeAlias = Callable[[int], None]
 
 # Written, or played, at once.
 SLOTS = 64
@@ -19,10 +19,6 @@ class Asked(NamedTuple):
     problem: HeldOutProblem
     temperature: float
     seed: int
-
-
-def tell_nobody(_number: int) -> None:
-    """An ``Ended`` where nobody watches."""
 
 
 def seed_of(seed: int, number: int, sample: int) -> int:

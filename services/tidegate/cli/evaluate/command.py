@@ -16,7 +16,7 @@ from rich.table import Table
 from tidegate.actor.evaluation.held_out_figures import SOLVED_REWARD
 from tidegate.actor.rollouts.heldout import HELDOUT_FILE, HeldOutProblem, read_problems
 from tidegate.cli.console import open_console
-from tidegate.cli.evaluate.asked import Asked, Ended, seed_of
+from tidegate.cli.evaluate.asked import Asked, OnProgress, seed_of
 from tidegate.cli.evaluate.passing import Figures, figures_of
 from tidegate.cli.evaluate.scoring import score_answers
 from tidegate.cli.json_output import write_json
@@ -160,7 +160,7 @@ def evaluated(
     ]
     with Progress(console=open_console(stderr=True), transient=True, disable=quiet) as progress:
         bar = progress.add_task("answers", total=len(asked))
-        judged = iter(_judged(stored, plan, asked, ended=partial(progress.advance, bar)))
+        judged = iter(_judged(stored, plan, asked, on_progress=partial(progress.advance, bar)))
     ks = [2**power for power in range(num_samples.bit_length())]
 
     def figures(problems: Sequence[HeldOutProblem], count: int) -> Figures:
@@ -178,11 +178,17 @@ def evaluated(
     ]
 
 
-def _judged(stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked], *, ended: Ended) -> list[Judgement]:
+def _judged(
+    stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked], *, on_progress: OnProgress
+) -> list[Judgement]:
     """The verdict on each answer or episode; all at once, as a verifier may take a while to open."""
     if plan.file.workload.turns_max > 1:
-        return load("tidegate.cli.evaluate.conversing:play_episodes")(stored, plan, asked, ended=ended)
-    answers = load("tidegate.cli.evaluate.answering:Answering")(stored).answers(asked, ended=ended)
+        return load("tidegate.cli.evaluate.conversing:play_episodes")(
+            stored, plan, asked, on_progress=on_progress
+        )
+    answers = load("tidegate.cli.evaluate.answering:Answering")(stored).answers(
+        asked, on_progress=on_progress
+    )
     pairs = zip(asked, answers, strict=True)
     return asyncio.run(score_answers(plan, [(each.env, _answered(each, answer)) for each, answer in pairs]))
 

@@ -13,7 +13,7 @@ from tidegate.actor.rollouts.environment_sessions import EpisodeSessions
 from tidegate.actor.rollouts.episode import Episode
 from tidegate.actor.rollouts.episode_player import EpisodePlayer
 from tidegate.actor.rollouts.time_accounting import TimeAccounting
-from tidegate.cli.evaluate.asked import SLOTS, Asked, Ended
+from tidegate.cli.evaluate.asked import SLOTS, Asked, OnProgress
 from tidegate.cli.evaluate.scoring import open_rewards
 from tidegate.core.errors import TidegateError
 from tidegate.core.ids import PromptId, TaskId
@@ -35,7 +35,7 @@ EPISODE_DEADLINE_S = 3600.0
 
 
 class _Command(msgspec.Struct, frozen=True, eq=False):
-    """Fulfils ``actor.rollouts.reporting.ReportingProcess``; nobody reads its statistics."""
+    """Fulfils ``actor.rollouts.reporting.ReportingProcess``; its statistics are discarded."""
 
     stats: StatsBoard
     log: structlog.stdlib.BoundLogger
@@ -70,7 +70,7 @@ class _LocalWorker:
 
 
 def play_episodes(
-    stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked], *, ended: Ended
+    stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked], *, on_progress: OnProgress
 ) -> list[Judgement]:
     """The reward of an episode about each problem, in order; the same seeds give the same turns.
 
@@ -79,11 +79,11 @@ def play_episodes(
         RecordError: the tensors are not of the run file's model.
         TidegateError: the engine failed.
     """
-    return asyncio.run(_play_all(stored, plan, asked, ended))
+    return asyncio.run(_play_all(stored, plan, asked, on_progress))
 
 
 async def _play_all(
-    stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked], ended: Ended
+    stored: StoredPolicy, plan: RunPlan, asked: Sequence[Asked], on_progress: OnProgress
 ) -> list[Judgement]:
     file, control = plan.file, EngineControl()
     log: structlog.stdlib.BoundLogger = structlog.get_logger("evaluate")
@@ -115,7 +115,7 @@ async def _play_all(
         writing = asyncio.create_task(engine.run())
         playing = asyncio.gather(
             *(
-                _play(player, places, _task_of(each, number, stored), ended)
+                _play(player, places, _task_of(each, number, stored), on_progress)
                 for number, each in enumerate(asked)
             )
         )
@@ -130,7 +130,9 @@ async def _play_all(
             await asyncio.gather(writing, playing, return_exceptions=True)
 
 
-async def _play(player: EpisodePlayer, places: asyncio.Semaphore, task: Task, ended: Ended) -> Judgement:
+async def _play(
+    player: EpisodePlayer, places: asyncio.Semaphore, task: Task, on_progress: OnProgress
+) -> Judgement:
     episode = Episode(index=0)
     async with places:
         try:
@@ -141,7 +143,7 @@ async def _play(player: EpisodePlayer, places: asyncio.Semaphore, task: Task, en
         except TidegateError as error:
             return VerifierFailed(str(error))
         finally:
-            ended(1)
+            on_progress(1)
     return Score(episode.reward or 0.0, episode.components, episode.log)
 
 

@@ -86,7 +86,11 @@ def test_figures_count_answers_and_problems() -> None:
 def test_greedy_answers_are_those_of_the_actors_engine(tmp_path: Path) -> None:
     stored = write_run_of_text(tmp_path)
     asked = read_problems(tmp_path / "data" / "heldout.jsonl", num_max=6)
-    found = Answering(stored).answers([Asked("arithmetic", each, 0.0, 0) for each in asked])
+    finished: list[int] = []
+    found = Answering(stored).answers(
+        [Asked("arithmetic", each, 0.0, 0) for each in asked], on_progress=finished.append
+    )
+    assert sum(finished) == len(asked)
     completions = generate(
         model(),
         [encode_prompt(each.prompt) for each in asked],
