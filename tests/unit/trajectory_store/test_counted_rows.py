@@ -53,6 +53,23 @@ def test_counts_are_those_of_all_rows_whatever_is_restored_folded_or_started_aga
     shutil.rmtree(folder)
 
 
+def test_rows_that_a_restore_gives_back_are_counted_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counted_rows, "ROWS_MIN", 1)
+    store = started_store(tmp_path, config=KEEPS_ALL)
+    for step in range(4):
+        train(store, step, task_id(step), lag=step)
+    store.tidy(now_s=NOW_S)
+    assert read_counted(store.ledger.connection).through == 4
+    fork(store, step=2)
+    left = read_counted(store.ledger.connection)
+    assert (left.through, [count.num_rows for count in left.counts]) == (2, [1, 1])
+    assert (store.totals().trained, store.totals().available) == (2, 2)
+    assert_counted_right(store)
+    store.close()
+
+
 def knows_nothing(*_: object) -> None:
     """An earlier version of the program."""
 
