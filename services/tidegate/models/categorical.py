@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.models.array_functions import ArrayModule, constant, log_softmax, take_last
+from tidegate.models.differentiated import Differentiated
 
 # The logit of a value that a choice does not have, where choices of different sizes share one array; exp() of it is 0.
 ABSENT = -1e9
@@ -38,6 +39,26 @@ class Categorical:
         """See ``ActionDistribution``."""
         logprobs = log_softmax(outputs, xp)
         return take_last(logprobs, actions, xp), _entropy(logprobs, xp)
+
+    def differentiated(self, outputs_BP: NDArray[np.float32], actions: NDArray[Any]) -> Differentiated:
+        """See ``DifferentiatedDistribution``: ∂ log π(a)/∂z = 1[a] − π, ∂H/∂z = −π (log π + H) of logits z."""
+        logprobs_BA = log_softmax(outputs_BP, np)
+        probabilities_BA = np.exp(logprobs_BA)
+        entropy_B = -(probabilities_BA * logprobs_BA).sum(axis=-1)
+        taken_B1 = actions[:, None]
+
+        def by_outputs(
+            by_logprobs_B: NDArray[np.float32], by_entropy_B: NDArray[np.float32]
+        ) -> NDArray[np.float32]:
+            by_logprobs_B1 = by_logprobs_B[:, None]
+            gradient_BA = -probabilities_BA * (
+                by_logprobs_B1 + by_entropy_B[:, None] * (logprobs_BA + entropy_B[:, None])
+            )
+            of_taken_B1 = np.take_along_axis(gradient_BA, taken_B1, axis=-1)
+            np.put_along_axis(gradient_BA, taken_B1, of_taken_B1 + by_logprobs_B1, axis=-1)
+            return gradient_BA
+
+        return Differentiated(take_last(logprobs_BA, actions, np), entropy_B, by_outputs)
 
     def sample(
         self, outputs_BP: NDArray[np.float32], rng: np.random.Generator

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import BoxSpace
 from tidegate.models.array_functions import ArrayModule, constant
+from tidegate.models.differentiated import Differentiated
 
 # Haarnoja 2018 and its successors bound the logarithm so that neither deviation nor density leaves float32.
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
@@ -56,6 +57,28 @@ class DiagonalGaussian:
     def logprobs_and_entropy(self, outputs: Any, actions: Any, xp: ArrayModule) -> tuple[Any, Any]:
         """See ``ActionDistribution``."""
         return self.logprobs(outputs, actions, xp), self.entropy(outputs, xp)
+
+    def differentiated(self, outputs_BP: NDArray[np.float32], actions: NDArray[Any]) -> Differentiated:
+        """See ``DifferentiatedDistribution``.
+
+        ∂ log π/∂μ = e/σ, ∂ log π/∂ log σ = e² − 1 and ∂H/∂ log σ = 1 with e = (a − μ)/σ.
+        """
+        mean_BK, log_std_BK = _mean_and_log_std(outputs_BP, self._num_components, np)
+        precision_BK = np.exp(-log_std_BK)
+        errors_BK = (actions.reshape(mean_BK.shape) - mean_BK) * precision_BK
+        logprobs_B = (-0.5 * errors_BK * errors_BK - log_std_BK - LOG_SQRT_2PI).sum(axis=-1)
+        entropy_B = (log_std_BK + (0.5 + LOG_SQRT_2PI)).sum(axis=-1)
+        # Beyond the bounds a deviation is constant.
+        within_BK = outputs_BP[:, self._num_components :] == log_std_BK
+
+        def by_outputs(
+            by_logprobs_B: NDArray[np.float32], by_entropy_B: NDArray[np.float32]
+        ) -> NDArray[np.float32]:
+            by_mean_BK = by_logprobs_B[:, None] * errors_BK * precision_BK
+            by_log_std_BK = by_logprobs_B[:, None] * (errors_BK * errors_BK - 1.0) + by_entropy_B[:, None]
+            return np.concatenate([by_mean_BK, by_log_std_BK * within_BK], axis=1)
+
+        return Differentiated(logprobs_B, entropy_B, by_outputs)
 
     def sample(
         self, outputs_BP: NDArray[np.float32], rng: np.random.Generator

@@ -66,7 +66,7 @@ class MlpPolicy:
         self.has_statistics = self.inputs.has_statistics
         self.hidden = hidden
         self.activation: Activation = activation
-        self._layers = {
+        self.layers = {
             network: [
                 (f"{network}.{layer}.weight", f"{network}.{layer}.bias") for layer in range(len(hidden) + 1)
             ]
@@ -79,7 +79,7 @@ class MlpPolicy:
         num_inputs = self.inputs.num_inputs
         shapes = self.inputs.shapes()
         num_shared = self.actions.num_shared_outputs
-        for network in self._layers:
+        for network in self.layers:
             num_outputs = 1 if network == "value" else self.actions.num_outputs - num_shared
             sizes = (num_inputs, *self.hidden, num_outputs)
             for layer, (before, after) in enumerate(pairwise(sizes)):
@@ -164,5 +164,5 @@ class MlpPolicy:
         return self.inputs.updated_statistics(params, observations)
 
     def _network(self, name: str, params: Mapping[str, Any], inputs: Any, xp: ArrayModule) -> Any:
-        layers = [(params[weight], params[bias]) for weight, bias in self._layers[name]]
+        layers = [(params[weight], params[bias]) for weight, bias in self.layers[name]]
         return dense_layers(inputs, layers, self.activation, xp, activates_last=False)

@@ -9,6 +9,7 @@ Only a process that trains imports this module. Shapes: B rows.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -40,32 +41,86 @@ class _Dense(torch.autograd.Function):
         ctx: Any, rows: Tensor, activation: Activation, activates_last: bool, *layers: Tensor
     ) -> Tensor:
         weights, biases = layers[::2], layers[1::2]
-        kept = [rows]
-        for weight, bias in zip(weights, biases, strict=True):
-            rows = torch.addmm(bias, rows, weight)
-            if activates_last or len(kept) < len(weights):
-                _activate(rows, activation)
-            kept.append(rows)
+        kept = layer_units(rows, weights, biases, activation, activates_last=activates_last)
         ctx.activation, ctx.activates_last = activation, activates_last
         ctx.save_for_backward(*kept, *weights)
-        return rows
+        return kept[-1]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         num_layers = (len(ctx.saved_tensors) - 1) // 2
         kept, weights = ctx.saved_tensors[: num_layers + 1], ctx.saved_tensors[num_layers + 1 :]
-        gradients: list[Tensor | None] = [None] * (2 * num_layers)
-        for layer in reversed(range(num_layers)):
-            if ctx.activates_last or layer < num_layers - 1:
-                gradient = _through_activation(gradient, kept[layer + 1], ctx.activation)
-            if ctx.needs_input_grad[3 + 2 * layer]:
-                gradients[2 * layer] = kept[layer].t() @ gradient
-            if ctx.needs_input_grad[4 + 2 * layer]:
-                gradients[2 * layer + 1] = gradient.sum(0)
-            if layer or ctx.needs_input_grad[0]:
-                gradient = gradient @ weights[layer].t()
-        return (gradient if ctx.needs_input_grad[0] else None, None, None, *gradients)
+        needs = ctx.needs_input_grad
+        into = LayerGradients(
+            weights=[
+                torch.empty_like(each) if needs[3 + 2 * at] else None for at, each in enumerate(weights)
+            ],
+            biases=[
+                each.new_empty(each.shape[1]) if needs[4 + 2 * at] else None
+                for at, each in enumerate(weights)
+            ],
+        )
+        by_rows = backpropagate_layers(
+            gradient,
+            kept,
+            weights,
+            ctx.activation,
+            activates_last=ctx.activates_last,
+            into=into,
+            by_rows=needs[0],
+        )
+        in_turns = (each for pair in zip(into.weights, into.biases, strict=True) for each in pair)
+        return (by_rows, None, None, *in_turns)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerGradients:
+    """Where the gradients of each layer's weight and bias are written; None for one that is not wanted."""
+
+    weights: Sequence[Tensor | None]
+    biases: Sequence[Tensor | None]
+
+
+def layer_units(
+    rows: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    activation: Activation,
+    *,
+    activates_last: bool,
+) -> list[Tensor]:
+    """``rows`` (B, I) and each layer's units (B, ...) above them, which ``backpropagate_layers`` takes."""
+    kept = [rows]
+    for weight, bias in zip(weights, biases, strict=True):
+        rows = torch.addmm(bias, rows, weight)
+        if activates_last or len(kept) < len(weights):
+            _activate(rows, activation)
+        kept.append(rows)
+    return kept
+
+
+def backpropagate_layers(
+    gradient: Tensor,
+    kept: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    activation: Activation,
+    *,
+    activates_last: bool,
+    into: LayerGradients,
+    by_rows: bool = False,
+) -> Tensor | None:
+    """Write the parameters' gradients from that by the last units (B, U); returns that by the rows if asked for."""
+    for layer in reversed(range(len(weights))):
+        if activates_last or layer < len(weights) - 1:
+            gradient = _through_activation(gradient, kept[layer + 1], activation)
+        if (of_weight := into.weights[layer]) is not None:
+            torch.mm(kept[layer].t(), gradient, out=of_weight)
+        if (of_bias := into.biases[layer]) is not None:
+            torch.sum(gradient, 0, out=of_bias)
+        if layer or by_rows:
+            gradient = gradient @ weights[layer].t()
+    return gradient if by_rows else None
 
 
 def _activate(values: Tensor, activation: Activation) -> None:

@@ -1,6 +1,7 @@
 """Segments to updates of a policy; the maths is ``algorithms.objectives``."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -25,6 +26,7 @@ from tidegate.algorithms.segments import check_segment, segment_tensors
 from tidegate.core.records import Array, Trajectory
 from tidegate.core.response import FRESH, Response
 from tidegate.core.spaces import is_observation
+from tidegate.learner.optim.dense_gradients import DenseGradients, dense_gradients
 from tidegate.learner.optim.gradients import mean_of, not_finite, shared_gradient_step
 from tidegate.learner.optim.optimizer_state import (
     GENERATOR,
@@ -90,6 +92,7 @@ class ActorCriticTrainer:
             if isinstance(policy, RecurrentPolicy)
             else None
         )
+        self._dense = dense_gradients(policy, self._params, device=device) if ranks.count == 1 else None
         self._generator = torch.Generator().manual_seed(seed)
         self._optimizer = actor_critic_optimizer(self._parameters.trained, settings)
 
@@ -130,12 +133,7 @@ class ActorCriticTrainer:
         )
         measured: list[dict[str, float]] = []
         for _ in range(settings.epochs):
-            minibatches = (
-                self._minibatches(prepared.steps, batch.frames, settings)
-                if self._sequences is None
-                else self._minibatches_of_columns(self._sequences, prepared.steps, batch, settings)
-            )
-            epoch = [self._gradient_step(minibatch, settings) for minibatch in minibatches]
+            epoch = list(self._epoch(prepared.steps, batch, settings))
             measured += epoch
             if settings.target_kl and mean_of(epoch).get("kl", 0.0) > settings.target_kl:
                 break
@@ -149,6 +147,35 @@ class ActorCriticTrainer:
         if not not_finite(metrics):
             self._update_statistics(batch)
         return metrics
+
+    def _epoch(
+        self, steps: Steps, batch: SegmentBatch, settings: ActorCriticSettings
+    ) -> Iterator[dict[str, float]]:
+        """The gradient steps of one pass over the steps, in a random order."""
+        if self._dense is not None:
+            yield from self._dense_epoch(self._dense, steps, batch.frames, settings)
+            return
+        minibatches = (
+            self._minibatches(steps, batch.frames, settings)
+            if self._sequences is None
+            else self._minibatches_of_columns(self._sequences, steps, batch, settings)
+        )
+        yield from (self._gradient_step(minibatch, settings) for minibatch in minibatches)
+
+    def _dense_epoch(
+        self,
+        dense: DenseGradients,
+        all_steps: Steps,
+        frames: Mapping[str, Tensor],
+        settings: ActorCriticSettings,
+    ) -> Iterator[dict[str, float]]:
+        for index_B in minibatch_indices(len(all_steps), settings, generator=self._generator):
+            steps = all_steps.rows(index_B)
+            observations = self._network.observed(steps.observations, frames)
+            metrics = dense.compute(observations, steps, settings)
+            if math.isfinite(metrics["grad_norm"]):
+                self._optimizer.step()
+            yield metrics
 
     def _gradient_step(self, minibatch: Minibatch, settings: ActorCriticSettings) -> dict[str, float]:
         steps = minibatch.steps
