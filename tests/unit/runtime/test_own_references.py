@@ -1,13 +1,14 @@
-"""Names of own code: where each form leads, and what is said of one that leads nowhere."""
+"""Names of own code: where each form leads, what is said of one that leads nowhere, and where code failed."""
 
+import json
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from tidegate.core.errors import ConfigError
-from tidegate.runtime.own_code.loading import load_object, load_own
-from tidegate.runtime.own_code.references import defined_names, find_path, resolve
+from tidegate.runtime.own_code.loading import load_object, load_own, place_of
+from tidegate.runtime.own_code.references import OwnReference, defined_names, find_path, resolve
 
 
 @pytest.fixture
@@ -112,3 +113,41 @@ def test_dataset_beside_the_run_file_comes_before_one_in_the_working_directory(f
     assert find_path("rows.jsonl", folder=str(folder)) == Path("rows.jsonl")
     (folder / "rows.jsonl").touch()
     assert find_path("rows.jsonl", folder=str(folder)) == folder / "rows.jsonl"
+
+
+def raised_by(reference: OwnReference) -> BaseException:
+    try:
+        load_object(reference)()
+    except Exception as error:  # what the code raises is under test
+        return error
+    raise AssertionError("it raised nothing")
+
+
+def test_a_failure_is_placed_at_the_innermost_line_of_own_code(folder: Path) -> None:
+    (folder / "deep.py").write_text("import json\n\n\ndef parse(text):\n    return json.loads(text)\n")
+    (folder / "failing.py").write_text("import deep\n\n\ndef score():\n    return deep.parse('no JSON')\n")
+    file = str(folder / "failing.py")
+    error = raised_by(resolve("failing.py:score", kind="tasks", folder=str(folder)))
+    assert place_of(error, file=file).endswith("deep.py:5 in parse"), (
+        "not the library's line, nor the caller's"
+    )
+    assert place_of(error, file="failing").endswith("deep.py:5 in parse"), "by the name of a module as well"
+
+
+def test_packages_installed_below_a_project_are_not_its_own_code(folder: Path) -> None:
+    package = folder / ".venv" / "lib" / "site-packages"
+    package.mkdir(parents=True)
+    (package / "installed_below.py").write_text("def fail():\n    raise ValueError('inside')\n")
+    (folder / "calling.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(package)!r})\nimport installed_below\n\n"
+        "def score():\n    installed_below.fail()\n"
+    )
+    error = raised_by(resolve("calling.py:score", kind="tasks", folder=str(folder)))
+    assert place_of(error, file=str(folder / "calling.py")).endswith("calling.py:6 in score")
+
+
+def test_a_failure_outside_of_own_code_is_placed_where_it_was_raised() -> None:
+    with pytest.raises(ValueError, match="Expecting value") as raised:
+        json.loads("no JSON")
+    # The test itself is no own code of that folder.
+    assert " in raw_decode" in place_of(raised.value, file="/elsewhere/my_task.py")

@@ -4,14 +4,17 @@ import importlib
 import importlib.util
 import os
 import sys
+import sysconfig
 import traceback
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.own_code.references import OwnReference, nearest_names, search_folders, shown_path
 
 MODULE_PREFIX = "own_code_"
+_LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
+_INSTALLED = f"{os.sep}site-packages{os.sep}"
 
 
 def load_object(reference: OwnReference) -> Any:
@@ -71,13 +74,29 @@ def described(error: BaseException, *, file: str) -> str:
 
 
 def place_of(error: BaseException, *, file: str) -> str:
-    """The innermost line of ``file`` in a traceback, else of any file; empty without one."""
+    """The innermost line of own code in a traceback, else of any; empty without one.
+
+    Own code is what lies in the folder of ``file`` or below, without installed packages; with the name of a module
+    instead of a file, all that belongs to no library.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown_path(error.filename)}:{error.lineno or 0}"
-    frames = [(each.f_code, line) for each, line in traceback.walk_tb(error.__traceback__)]
-    inner = [each for each in reversed(frames) if not each[0].co_filename.startswith("<frozen")]
-    named = next((each for each in inner if each[0].co_filename == file), inner[0] if inner else None)
-    return f"{shown_path(named[0].co_filename)}:{named[1]} in {named[0].co_name}" if named else ""
+    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    inner = [each for each in reversed(frames) if not each[0].f_code.co_filename.startswith("<frozen")]
+    folder = os.path.join(os.path.dirname(file), "") if os.path.dirname(file) else ""
+    named = next((each for each in inner if _is_own(each[0], folder)), inner[0] if inner else None)
+    if named is None:
+        return ""
+    code = named[0].f_code
+    return f"{shown_path(code.co_filename)}:{named[1]} in {code.co_name}"
+
+
+def _is_own(frame: FrameType, folder: str) -> bool:
+    path = frame.f_code.co_filename
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    # A project's own folder may have its installed packages below it.
+    is_library = path.startswith(_LIBRARIES) or _INSTALLED in path or package == "tidegate"
+    return path.startswith(folder) and not is_library
 
 
 def _search(place: str) -> None:
