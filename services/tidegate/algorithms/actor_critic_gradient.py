@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
-from tidegate.algorithms.importance import LOG_RATIO_MAX
+from tidegate.algorithms.importance import LOG_RATIO_MAX, k3_divergence
 from tidegate.algorithms.objectives import Steps
 
 Rows: TypeAlias = NDArray[np.float32]
@@ -61,8 +62,7 @@ def actor_critic_gradient(
         "clipped_fraction": clipped_fraction,
     }
     if settings.target_kl:
-        bounded_B = np.clip(log_ratios_B, -LOG_RATIO_MAX, LOG_RATIO_MAX)
-        metrics["kl"] = float((np.expm1(bounded_B) - bounded_B).mean())
+        metrics["kl"] = float(k3_divergence(torch.as_tensor(log_ratios_B)).mean())
     return LossGradient(
         total=policy_loss + settings.value_weight * value_loss - settings.entropy_weight * entropy,
         metrics=metrics,

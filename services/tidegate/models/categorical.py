@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tidegate.models.array_functions import ArrayModule, constant, log_softmax, take_last
-from tidegate.models.differentiated import Differentiated
+from tidegate.models.differentiated import Differentiated, Rows
 
 # The logit of a value that a choice does not have, where choices of different sizes share one array; exp() of it is 0.
 ABSENT = -1e9
@@ -40,16 +40,14 @@ class Categorical:
         logprobs = log_softmax(outputs, xp)
         return take_last(logprobs, actions, xp), _entropy(logprobs, xp)
 
-    def differentiated(self, outputs_BP: NDArray[np.float32], actions: NDArray[Any]) -> Differentiated:
+    def differentiated(self, outputs_BP: Rows, actions: NDArray[Any]) -> Differentiated:
         """See ``DifferentiatedDistribution``: ∂ log π(a)/∂z = 1[a] − π, ∂H/∂z = −π (log π + H) of logits z."""
         logprobs_BA = log_softmax(outputs_BP, np)
         probabilities_BA = np.exp(logprobs_BA)
         entropy_B = -(probabilities_BA * logprobs_BA).sum(axis=-1)
         taken_B1 = actions[:, None]
 
-        def by_outputs(
-            by_logprobs_B: NDArray[np.float32], by_entropy_B: NDArray[np.float32]
-        ) -> NDArray[np.float32]:
+        def by_outputs(by_logprobs_B: Rows, by_entropy_B: Rows) -> Rows:
             by_logprobs_B1 = by_logprobs_B[:, None]
             gradient_BA = -probabilities_BA * (
                 by_logprobs_B1 + by_entropy_B[:, None] * (logprobs_BA + entropy_B[:, None])

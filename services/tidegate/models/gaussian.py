@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import BoxSpace
 from tidegate.models.array_functions import ArrayModule, constant
-from tidegate.models.differentiated import Differentiated
+from tidegate.models.differentiated import Differentiated, Rows
 
 # Haarnoja 2018 and its successors bound the logarithm so that neither deviation nor density leaves float32.
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
@@ -58,7 +58,7 @@ class DiagonalGaussian:
         """See ``ActionDistribution``."""
         return self.logprobs(outputs, actions, xp), self.entropy(outputs, xp)
 
-    def differentiated(self, outputs_BP: NDArray[np.float32], actions: NDArray[Any]) -> Differentiated:
+    def differentiated(self, outputs_BP: Rows, actions: NDArray[Any]) -> Differentiated:
         """See ``DifferentiatedDistribution``.
 
         ∂ log π/∂μ = e/σ, ∂ log π/∂ log σ = e² − 1 and ∂H/∂ log σ = 1 with e = (a − μ)/σ.
@@ -66,19 +66,16 @@ class DiagonalGaussian:
         mean_BK, log_std_BK = _mean_and_log_std(outputs_BP, self._num_components, np)
         precision_BK = np.exp(-log_std_BK)
         errors_BK = (actions.reshape(mean_BK.shape) - mean_BK) * precision_BK
-        logprobs_B = (-0.5 * errors_BK * errors_BK - log_std_BK - LOG_SQRT_2PI).sum(axis=-1)
-        entropy_B = (log_std_BK + (0.5 + LOG_SQRT_2PI)).sum(axis=-1)
+        logprobs_B = _log_densities(errors_BK, log_std_BK).sum(axis=-1)
         # Beyond the bounds a deviation is constant.
         within_BK = outputs_BP[:, self._num_components :] == log_std_BK
 
-        def by_outputs(
-            by_logprobs_B: NDArray[np.float32], by_entropy_B: NDArray[np.float32]
-        ) -> NDArray[np.float32]:
+        def by_outputs(by_logprobs_B: Rows, by_entropy_B: Rows) -> Rows:
             by_mean_BK = by_logprobs_B[:, None] * errors_BK * precision_BK
             by_log_std_BK = by_logprobs_B[:, None] * (errors_BK * errors_BK - 1.0) + by_entropy_B[:, None]
             return np.concatenate([by_mean_BK, by_log_std_BK * within_BK], axis=1)
 
-        return Differentiated(logprobs_B, entropy_B, by_outputs)
+        return Differentiated(logprobs_B, self.entropy(outputs_BP, np), by_outputs)
 
     def sample(
         self, outputs_BP: NDArray[np.float32], rng: np.random.Generator
@@ -87,7 +84,7 @@ class DiagonalGaussian:
         mean_BK, log_std_BK = _mean_and_log_std(outputs_BP, self._num_components, np)
         noise_BK = rng.standard_normal((len(outputs_BP), self._num_components), dtype=np.float32)
         actions_BK = mean_BK + np.exp(log_std_BK) * noise_BK
-        logprobs_B = (-0.5 * noise_BK * noise_BK - log_std_BK - np.float32(LOG_SQRT_2PI)).sum(axis=1)
+        logprobs_B = _log_densities(noise_BK, log_std_BK).sum(axis=1)
         return actions_BK.reshape(-1, *self.action_shape), logprobs_B
 
     def mode(self, outputs_BP: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -150,7 +147,7 @@ class SquashedGaussian:
         """
         mean, log_std = _mean_and_log_std(outputs, self._num_components, xp)
         inner = mean + xp.exp(log_std) * noise
-        logprobs = -0.5 * noise * noise - log_std - LOG_SQRT_2PI - _log_slope(inner, xp)
+        logprobs = _log_densities(noise, log_std) - _log_slope(inner, xp)
         actions = xp.tanh(inner).reshape(*mean.shape[:-1], *self.action_shape)
         return actions, logprobs.sum(axis=-1)
 
@@ -213,7 +210,11 @@ def _mean_and_log_std(outputs: Any, num_components: int, xp: ArrayModule) -> tup
 
 def _logprobs(mean: Any, log_std: Any, values: Any, xp: ArrayModule) -> Any:
     """Log densities of each component."""
-    errors = (values - mean) * xp.exp(-log_std)
+    return _log_densities((values - mean) * xp.exp(-log_std), log_std)
+
+
+def _log_densities(errors: Any, log_std: Any) -> Any:
+    """Of each component that lies ``errors`` standard deviations from its mean."""
     return -0.5 * errors * errors - log_std - LOG_SQRT_2PI
 
 

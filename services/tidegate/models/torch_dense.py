@@ -5,7 +5,9 @@ networks of 64 units, a tenth of a millisecond of arithmetic in 1.6 ms. One node
 in place a layer makes an update of CartPole an eighth cheaper. Tanh is numpy's where memory is the CPU's: six times as
 fast as torch's, and to the bit what actors compute.
 
-Only a process that trains imports this module. Shapes: B rows.
+The learner's ``DenseGradients`` runs the two passes without a graph. Only a process that trains imports this module.
+
+Shapes: B rows.
 """
 
 from collections.abc import Sequence

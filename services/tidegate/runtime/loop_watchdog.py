@@ -12,7 +12,6 @@ thread tells the two apart: a stall is ``computing`` if that thread computed for
 
 import asyncio
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ import msgspec
 import structlog
 
 from tidegate.catalogue import process
+from tidegate.runtime.library_code import is_library
 from tidegate.runtime.stats_board import StatsBoard
 
 # Issue 18: no event loop stands still for longer, whatever the model's size.
@@ -32,8 +32,6 @@ BEAT_S = 0.05
 LOG_EVERY_S = 10.0
 # Innermost frames of a sampled stack.
 FRAMES_MAX = 16
-# Where Python's own modules and installed packages lie.
-_LIBRARIES = ("<frozen", *(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")))
 StallKind = Literal["computing", "waiting"]
 
 
@@ -85,7 +83,7 @@ def frames_of(frame: FrameType | None) -> list[StackFrame]:
     while frame is not None and len(found) < FRAMES_MAX:
         code = frame.f_code
         line = f"{frame.f_globals.get('__name__', '?')}.{code.co_qualname}:{frame.f_lineno}"
-        found.append(StackFrame(line, code.co_filename.startswith(_LIBRARIES)))
+        found.append(StackFrame(line, is_library(code.co_filename)))
         frame = frame.f_back
     return found
 

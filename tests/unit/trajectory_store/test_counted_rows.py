@@ -53,15 +53,21 @@ def test_counts_are_those_of_all_rows_whatever_is_restored_folded_or_started_aga
     shutil.rmtree(folder)
 
 
-def test_rows_that_a_restore_gives_back_are_counted_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(counted_rows, "ROWS_MIN", 1)
-    store = started_store(tmp_path, config=KEEPS_ALL)
+def store_of_four_counted_rows(folder: Path) -> Store:
+    """Trained one an update, each with another lag."""
+    store = started_store(folder, config=KEEPS_ALL)
     for step in range(4):
         train(store, step, task_id(step), lag=step)
     store.tidy(now_s=NOW_S)
     assert read_counted(store.ledger.connection).through == 4
+    return store
+
+
+def test_rows_that_a_restore_gives_back_are_counted_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counted_rows, "ROWS_MIN", 1)
+    store = store_of_four_counted_rows(tmp_path)
     fork(store, step=2)
     left = read_counted(store.ledger.connection)
     assert (left.through, [count.num_rows for count in left.counts]) == (2, [1, 1])
@@ -78,12 +84,7 @@ def test_what_an_earlier_version_of_the_program_may_have_changed_is_counted_agai
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counted_rows, "ROWS_MIN", 1)
-    store = started_store(tmp_path, config=KEEPS_ALL)
-    for step in range(4):
-        train(store, step, task_id(step))
-    store.tidy(now_s=NOW_S)
-    assert read_counted(store.ledger.connection).through == 4
-    store.close()
+    store_of_four_counted_rows(tmp_path).close()
     with pytest.MonkeyPatch.context() as earlier:
         for name in ("shrink", "confirm"):
             earlier.setattr(counted_rows, name, knows_nothing)

@@ -19,14 +19,14 @@ from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
 from tidegate.algorithms.objectives import Steps
 from tidegate.models.activations import Activation
 from tidegate.models.differentiated import DifferentiatedDistribution
-from tidegate.models.layers import SHARED_OUTPUTS
+from tidegate.models.layers import SHARED_OUTPUTS, with_shared_outputs
 from tidegate.models.mlp import MlpPolicy
 from tidegate.models.policy_port import SegmentPolicy
 from tidegate.models.torch_dense import LayerGradients, backpropagate_layers, layer_units
 
 
 class DenseGradients:
-    """Of one policy's parameters, which change in place; their gradients are views of one tensor, the norm's."""
+    """Of one policy's parameters, which change in place; each one's ``grad`` is a view of one tensor, the norm's."""
 
     def __init__(
         self,
@@ -37,13 +37,14 @@ class DenseGradients:
         """``distribution``: the policy's own. ``parameters``: all of its parameters, on the CPU."""
         self._inputs = policy.inputs
         self._parameters = parameters
-        self._trained = trained = policy.trainable(parameters)
+        trained = policy.trainable(parameters)
         self._distribution = distribution
         self._flat = torch.zeros(sum(parameter.numel() for parameter in trained.values()))
         self._gradients: dict[str, Tensor] = {}
         start = 0
         for name, parameter in trained.items():
             self._gradients[name] = self._flat[start : start + parameter.numel()].view_as(parameter)
+            parameter.grad = self._gradients[name]
             start += parameter.numel()
         self._policy = _Network(policy.layers["policy"], trained, self._gradients, policy.activation)
         self._value = _Network(policy.layers["value"], trained, self._gradients, policy.activation)
@@ -52,31 +53,27 @@ class DenseGradients:
     def compute(
         self, observations: Mapping[str, Tensor], steps: Steps, settings: ActorCriticSettings
     ) -> dict[str, float]:
-        """Set each parameter's gradient, scaled to ``max_grad_norm``; the loss' metrics, ``loss`` and ``grad_norm``.
+        """Write each parameter's gradient, scaled to ``max_grad_norm``; the loss' metrics, ``loss`` and ``grad_norm``.
 
         ``observations``: the steps' own in full (B, *leaf shape).
         """
         inputs_BI = self._inputs(self._parameters, observations, torch)
         policy_units, value_units = self._policy.units(inputs_BI), self._value.units(inputs_BI)
-        outputs_BP, values_B = policy_units[-1].numpy(), value_units[-1].numpy()[:, 0]
-        if (shared := self._trained.get(SHARED_OUTPUTS)) is not None:
-            shared_BK = np.broadcast_to(shared.detach().numpy(), (len(outputs_BP), len(shared)))
-            outputs_BP = np.concatenate([outputs_BP, shared_BK], axis=1)
+        outputs_BP = with_shared_outputs(policy_units[-1], self._parameters, torch).numpy()
+        values_B = value_units[-1].numpy()[:, 0]
         # A batch of extreme values is told by its metrics, which are not finite then.
         with np.errstate(all="ignore"):
             taken = self._distribution.differentiated(outputs_BP, steps.actions_B.numpy())
             loss = actor_critic_gradient(taken.logprobs_B, taken.entropy_B, values_B, steps, settings)
             by_outputs_BP = torch.as_tensor(taken.by_outputs(loss.by_logprobs_B, loss.by_entropy_B))
         num_outputs = policy_units[-1].shape[1]
-        if shared is not None:
+        if SHARED_OUTPUTS in self._gradients:
             torch.sum(by_outputs_BP[:, num_outputs:], 0, out=self._gradients[SHARED_OUTPUTS])
         self._policy.backpropagate(by_outputs_BP[:, :num_outputs], policy_units)
         self._value.backpropagate(torch.as_tensor(loss.by_values_B)[:, None], value_units)
         norm = math.sqrt(float(torch.dot(self._flat, self._flat)))
         # As torch.nn.utils.clip_grad_norm_ scales.
         self._flat.mul_(min(1.0, settings.max_grad_norm / (norm + 1e-6)))
-        for name, parameter in self._trained.items():
-            parameter.grad = self._gradients[name]
         return {"loss": loss.total, "grad_norm": norm, **loss.metrics}
 
 

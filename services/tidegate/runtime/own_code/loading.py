@@ -4,17 +4,15 @@ import importlib
 import importlib.util
 import os
 import sys
-import sysconfig
 import traceback
 from types import FrameType, ModuleType
 from typing import Any
 
 from tidegate.core.errors import ConfigError
+from tidegate.runtime.library_code import is_library
 from tidegate.runtime.own_code.references import OwnReference, nearest_names, search_folders, shown_path
 
 MODULE_PREFIX = "own_code_"
-_LIBRARIES = tuple(sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib"))
-_INSTALLED = f"{os.sep}site-packages{os.sep}"
 
 
 def load_object(reference: OwnReference) -> Any:
@@ -81,9 +79,9 @@ def place_of(error: BaseException, *, file: str) -> str:
     """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown_path(error.filename)}:{error.lineno or 0}"
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    frames = list(traceback.walk_tb(error.__traceback__))
     inner = [each for each in reversed(frames) if not each[0].f_code.co_filename.startswith("<frozen")]
-    folder = os.path.join(os.path.dirname(file), "") if os.path.dirname(file) else ""
+    folder = os.path.join(os.path.dirname(file), "")
     named = next((each for each in inner if _is_own(each[0], folder)), inner[0] if inner else None)
     if named is None:
         return ""
@@ -94,9 +92,7 @@ def place_of(error: BaseException, *, file: str) -> str:
 def _is_own(frame: FrameType, folder: str) -> bool:
     path = frame.f_code.co_filename
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    # A project's own folder may have its installed packages below it.
-    is_library = path.startswith(_LIBRARIES) or _INSTALLED in path or package == "tidegate"
-    return path.startswith(folder) and not is_library
+    return path.startswith(folder) and not is_library(path) and package != "tidegate"
 
 
 def _search(place: str) -> None:
