@@ -132,9 +132,15 @@ def documents(text: str) -> list[Manifest]:
     return [each for each in yaml.load_all(text, Loader=yaml.CSafeLoader) if each]
 
 
-def refusal(values: Mapping[str, Any], *, preset: str = "", apis: Sequence[str] = ()) -> str:
-    """Helm's error for values that it must refuse, on a cluster that has these APIs besides Kubernetes' own."""
+def refusal(
+    values: Mapping[str, Any], *, preset: str = "", apis: Sequence[str] = (), kubernetes: str = ""
+) -> str:
+    """Helm's error for values that it must refuse, on a cluster that has these APIs besides Kubernetes' own.
+
+    ``kubernetes``: its version; helm's own by default.
+    """
     known = [part for api in apis for part in ("--api-versions", api)]
+    known += ["--kube-version", kubernetes] if kubernetes else []
     done = run("helm", "template", *helm_arguments(preset=preset, values=json.dumps(values)), *known)
     assert done.returncode != 0, "it was accepted"
     return done.stderr

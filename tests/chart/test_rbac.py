@@ -27,11 +27,13 @@ from tests.chart.rendering import (
 )
 from tidegate.admission.kubernetes import rbac
 from tidegate.admission.kubernetes.access import LearnerKind
+from tidegate.admission.kubernetes.leader_label import LABEL
 from tidegate.core.scaling import Mode
 
 pytestmark = [pytest.mark.chart, needs_helm]
 POOLS = {"actor.pools.spot.nodeSelector": {"pool": "spot"}}
 RANKS = {"admission.kubernetes.rankActors": True}
+PODS = {"admission.replicas": 2}
 POLICY_ATTEMPTS = 120
 COST = "controller.kubernetes.io/pod-deletion-cost"
 
@@ -105,8 +107,28 @@ def test_pods_are_patched_only_under_a_policy_that_limits_it() -> None:
     assert "set admission.kubernetes.rankActors" in refusal({"run.admission.scaling.deletion_cost": True})
 
 
+def test_several_pods_of_admission_may_label_themselves_under_a_policy_that_limits_it() -> None:
+    objects = render(values=PODS)
+    wanted = rbac.rules(
+        mode="observe",
+        deletion_cost=False,
+        deployments=["t-actor"],
+        lease="t-admission-leader",
+        ends_run=True,
+        learner="t-learner",
+        pods=["t-admission-0", "t-admission-1"],
+    )
+    assert rules_of(objects, "t-admission") == json.loads(msgspec.json.encode(wanted))
+    (policy,) = of_kind(objects, "ValidatingAdmissionPolicy")
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    assert "admission.replicas: ValidatingAdmissionPolicy needs Kubernetes 1.30" in refusal(
+        PODS, kubernetes="1.29.0"
+    )
+    assert "its pods could not agree on a leader" in refusal({**PODS, "admission.kubernetes.enabled": False})
+
+
 def test_no_rule_is_wide() -> None:
-    values = {**POOLS, "run.admission.scaling.mode": "controller", "crd.enabled": True}
+    values = {**POOLS, **PODS, "run.admission.scaling.mode": "controller", "crd.enabled": True}
     objects = render("production-ha", values)
     assert not of_kind(objects, "ClusterRole", "ClusterRoleBinding")
     for role in of_kind(objects, "Role"):
@@ -286,11 +308,11 @@ def reading_pods(space: str) -> list[Manifest]:
 
 @pytest.fixture(scope="module")
 def ranking() -> Iterator[str]:
-    """A namespace with admission's account, its policy, an actor's pod and another pod; nothing runs."""
+    """A namespace with admission's account, its policy, an actor's pod, one of its own and another; nothing runs."""
     space = f"rank-{uuid.uuid4().hex[:8]}"
     objects = [
         each
-        for each in documents(render_text(values=RANKS, namespace=space))
+        for each in documents(render_text(values={**RANKS, **PODS}, namespace=space))
         if each["kind"].startswith("ValidatingAdmissionPolicy")
         or (
             each["kind"] in ("ServiceAccount", "Role", "RoleBinding")
@@ -299,7 +321,7 @@ def ranking() -> Iterator[str]:
     ]
     try:
         assert run("kubectl", "create", "namespace", space).returncode == 0
-        for name, component in (("actor", "actor"), ("other", "learner")):
+        for name, component in (("actor", "actor"), ("t-admission-1", "admission"), ("other", "learner")):
             labels = {"app.kubernetes.io/instance": "t", "app.kubernetes.io/component": component}
             container = {"name": "c", "image": "example.invalid/none"}
             pod = {
@@ -335,7 +357,7 @@ def patched(space: str, pod: str, metadata: Manifest, **also: Any) -> str:
 def test_server_lets_admission_write_the_deletion_cost_of_its_actors_and_nothing_else(ranking: str) -> None:
     cost = {"annotations": {COST: "10", "tidegate.dev/pod-deletion-cost": "10"}}
     for _ in range(POLICY_ATTEMPTS):  # a policy takes effect some time after it was created
-        if "only its release's actors" in patched(ranking, "other", cost):
+        if "only its release's actors and its own pods" in patched(ranking, "other", cost):
             break
         time.sleep(1.0)
     assert patched(ranking, "actor", cost) == ""
@@ -353,3 +375,23 @@ def test_server_lets_admission_write_the_deletion_cost_of_its_actors_and_nothing
         assert "only the annotations of the deletion cost" in patched(ranking, "actor", metadata, **also)
     for metadata, also in ((cost, {}), ({}, image)):
         assert "only its release's actors" in patched(ranking, "other", metadata, **also)
+
+
+@pytest.mark.cluster
+@needs_cluster
+def test_server_lets_admission_label_its_own_pods_as_the_leader_and_nothing_else(ranking: str) -> None:
+    leads = {"labels": {LABEL: "true"}}
+    for _ in range(POLICY_ATTEMPTS):
+        if "only its release's actors and its own pods" in patched(ranking, "other", leads):
+            break
+        time.sleep(1.0)
+    assert patched(ranking, "t-admission-1", leads) == ""
+    assert patched(ranking, "t-admission-1", {"labels": {LABEL: None}}) == ""
+    image = {"spec": {"containers": [{"name": "c", "image": "example.invalid/other"}]}}
+    for pod, metadata, also in (
+        ("t-admission-1", {"labels": {"app.kubernetes.io/component": "learner"}}, {}),
+        ("t-admission-1", {"annotations": {COST: "10"}}, {}),
+        ("t-admission-1", {}, image),
+        ("actor", leads, {}),
+    ):
+        assert "may change only the annotations" in patched(ranking, pod, metadata, **also)

@@ -248,6 +248,34 @@ def test_learner_of_several_ranks_meets_over_a_headless_service() -> None:
     assert calls["statefulset.kubernetes.io/pod-name"] == "t-learner-0"
 
 
+def test_one_of_several_pods_of_admission_is_called_and_they_keep_off_one_node() -> None:
+    objects = render(values={"admission.replicas": 2, "run.backup": "s3://bucket/runs"})
+    admission = named(objects, "StatefulSet", "t-admission")
+    assert admission["spec"]["replicas"] == 2
+    assert admission["spec"]["updateStrategy"] == {"type": "RollingUpdate"}, "one after the other"
+    calls = named(objects, "Service", "t-admission")["spec"]
+    assert calls["selector"]["tidegate.dev/leader"] == "true"
+    assert calls.get("clusterIP") is None, "its callers keep one address"
+    pod = admission["spec"]["template"]
+    assert "tidegate.dev/leader" not in pod["metadata"]["labels"]
+    for container in containers(pod):
+        names = {each["name"]: each.get("value") for each in container["env"]}
+        assert names["TIDEGATE_ADMISSION_PODS"] == "t-admission-0,t-admission-1", container["name"]
+    (term,) = pod["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    labels = term["podAffinityTerm"]["labelSelector"]["matchLabels"]
+    assert labels.items() <= pod["metadata"]["labels"].items()
+    mine = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    own = own_pods(render(values={"admission.replicas": 2, "admission.affinity": mine}))["admission"]
+    assert own["spec"]["affinity"] == mine
+
+
+def test_single_pod_of_admission_is_called_whether_it_leads_or_not() -> None:
+    objects = render()
+    assert "tidegate.dev/leader" not in named(objects, "Service", "t-admission")["spec"]["selector"]
+    assert "TIDEGATE_ADMISSION_PODS" not in environment(own_pods(objects)["admission"])
+    assert "affinity" not in own_pods(objects)["admission"]["spec"]
+
+
 def test_run_file_may_say_how_many_ranks_there_are() -> None:
     def ranks(values: dict[str, Any]) -> int:
         return int(named(render(values=values), "StatefulSet", "t-learner")["spec"]["replicas"])

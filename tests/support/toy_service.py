@@ -3,6 +3,7 @@
 import asyncio
 import sys
 import time
+from collections.abc import Coroutine
 from typing import Any, cast
 
 import msgspec
@@ -15,6 +16,7 @@ from tidegate.runtime.process import run_service
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 
 COMPUTING_S = 1.0
+GO_FILE = "go"
 TURNS = Counter("turns_total", "{turn}", "Times that the loop began.", exported=False)
 
 
@@ -72,7 +74,18 @@ async def _forever() -> None:
     await asyncio.Event().wait()
 
 
+def turn(context: ServiceContext, mode: str) -> Coroutine[Any, Any, None] | None:
+    """In the mode "standby", wait until the test made a file in the service's folder."""
+    return _file_or_drain(context) if mode == "standby" else None
+
+
+async def _file_or_drain(context: ServiceContext) -> None:
+    while not (context.data_dir / GO_FILE).exists():
+        if await context.drain.sleep(0.05):
+            return
+
+
 if __name__ == "__main__":
     log_plain_lines()
     settings = msgspec.json.decode(sys.argv[2], type=Settings)
-    sys.exit(run_service(ServiceSpec("admission", str, build), sys.argv[1], settings))
+    sys.exit(run_service(ServiceSpec("admission", str, build, turn=turn), sys.argv[1], settings))

@@ -16,6 +16,9 @@ credential of its role alone.
     {{- if include "tidegate.tls" . }}
     - {name: TIDEGATE_TLS_DIR, value: /etc/tidegate-tls}
     {{- end }}
+    {{- with include "tidegate.admissionPods" . }}
+    - {name: TIDEGATE_ADMISSION_PODS, value: {{ . | quote }}}
+    {{- end }}
     {{- with .Values.commonEnv }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

@@ -85,6 +85,14 @@ admission:
 {{- and (eq ($actor.engine | default "auto") "vllm") (ne (($actor.server | default dict).python | default "") "") -}}
 {{- end -}}
 
+{{/* The pods of admission, of which one works and the others stand by, separated by commas; empty where it has one. */}}
+{{- define "tidegate.admissionPods" -}}
+{{- $name := include "tidegate.name" (list . "admission") -}}
+{{- $pods := list -}}
+{{- range $index := until (int .Values.admission.replicas) }}{{ $pods = append $pods (printf "%s-%d" $name $index) }}{{ end -}}
+{{- if gt (len $pods) 1 }}{{ join "," $pods }}{{ end -}}
+{{- end -}}
+
 {{/* The key of `images` for a service: (list root service pod) */}}
 {{- define "tidegate.imageKey" -}}
 {{- $root := index . 0 -}}{{- $service := index . 1 -}}{{- $pod := index . 2 -}}

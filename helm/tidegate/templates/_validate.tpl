@@ -116,6 +116,9 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- if and $fixed (eq $mode "controller") -}}
 {{- $problems = append $problems "actor.replicas is set and run.admission.scaling.mode is controller: every upgrade would undo what admission did; leave actor.replicas out" -}}
 {{- end -}}
+{{- if and (gt (int .Values.admission.replicas) 1) (not .Values.admission.kubernetes.enabled) -}}
+{{- $problems = append $problems (printf "admission.replicas is %d and admission.kubernetes.enabled false: its pods could not agree on a leader. Set it to true, or the replicas to 1" (int .Values.admission.replicas)) -}}
+{{- end -}}
 {{- if and (eq $mode "controller") (not .Values.admission.kubernetes.enabled) -}}
 {{- $problems = append $problems "run.admission.scaling.mode is controller and admission.kubernetes.enabled false: admission could not scale the actors. Set it to true, or the mode to advise" -}}
 {{- end -}}

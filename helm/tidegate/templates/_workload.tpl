@@ -31,6 +31,8 @@ spec:
     {{- else }}
     statefulset.kubernetes.io/pod-name: {{ $name }}-0 # the rank that serves
     {{- end }}
+    {{- else if and (eq $service "admission") (include "tidegate.admissionPods" $root) }}
+    tidegate.dev/leader: "true" # the pod that holds the Lease labels itself
     {{- end }}
   ports:
     - {name: grpc, port: 7700, targetPort: grpc, appProtocol: grpc}
@@ -95,6 +97,7 @@ spec:
 {{- if $isMovable }}{{ $pod = include "tidegate.movablePod" $pod | fromYaml }}{{ end -}}
 {{- $replicas := 1 -}}
 {{- if eq $service "learner" }}{{ $replicas = include "tidegate.learnerPods" $root | int }}{{ end -}}
+{{- if eq $service "admission" }}{{ $replicas = int $pod.replicas }}{{ end -}}
 apiVersion: apps/v1
 kind: {{ ternary "Deployment" "StatefulSet" (or $row.scalable $isMovable) }}
 metadata:
@@ -117,7 +120,7 @@ spec:
   serviceName: {{ ternary (printf "%s-ranks" .name) .name (eq $service "learner") }}
   # No rank is ready before all of them have started; and an ordered upgrade would block on a pod that crashes.
   podManagementPolicy: Parallel
-  {{- if gt $replicas 1 }}
+  {{- if and (gt $replicas 1) (eq $service "learner") }}
   # All at once: ranks of two versions refuse each other, so the first new pod would never be ready.
   updateStrategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 100%}}
   {{- else }}
@@ -251,6 +254,9 @@ spec:
         - {name: TIDEGATE_RANK_ACTORS, value: "1"}
         {{- end }}
         - {name: TIDEGATE_LEASE, value: {{ include "tidegate.name" (list $root "admission") }}-leader}
+        {{- with include "tidegate.admissionPods" $root }}
+        - {name: TIDEGATE_ADMISSION_PODS, value: {{ . | quote }}}
+        {{- end }}
         {{- if $root.Values.admission.kubernetes.endsRun }}
         - {name: TIDEGATE_LEARNER, value: {{ $learner }}}
         {{- if include "tidegate.learnerIsJobSet" $root }}
@@ -475,6 +481,18 @@ tolerations:
 {{- with $pod.affinity }}
 affinity:
   {{- toYaml . | nindent 2 }}
+{{- else }}
+{{- if and (eq $row.name "admission") (include "tidegate.admissionPods" $root) }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              {{- include "tidegate.selector" (list $root $row.name) | nindent 14 }}
+{{- end }}
 {{- end }}
 {{- with $pod.topologySpreadConstraints }}
 topologySpreadConstraints:

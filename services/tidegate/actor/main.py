@@ -45,7 +45,7 @@ from tidegate.runtime.memory import keep_freed_memory
 from tidegate.runtime.own_policy import load_policy_code
 from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
-from tidegate.runtime.settings_loop import follow_settings
+from tidegate.runtime.settings_loop import SettingsFollower
 from tidegate.wire.vector_step import StepLayout
 
 FREED_BYTES_KEPT = 1 << 30
@@ -349,7 +349,7 @@ class _ActorParts:
             "generate": work.generate,
             "heartbeat": work.heartbeat,
             "investment": partial(report_investment, context, in_flight),
-            "settings": partial(follow_settings, context),
+            "settings": SettingsFollower(context).follow,
             **loops,
         }
         if self.deadlines.wanted:

@@ -22,6 +22,7 @@ from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.curriculum_problem import CurriculumProblem
 from tidegate.admission.kept_files import KeptFiles
 from tidegate.admission.learner_starts import starts_sentence
+from tidegate.admission.limits_subject import LimitsSubject
 from tidegate.admission.loop_stalls import LoopStalls
 from tidegate.admission.observations import SILENT_AFTER_S, Observations
 from tidegate.admission.samples import SystemSample
@@ -48,7 +49,6 @@ from tidegate.runtime.stats_reports import follow_stats
 from tidegate.wire.stats import ServiceStats
 from tidegate.wire.subjects import POOL
 
-TASK_QUEUE = "task_queue"
 # They judge staleness, each by the budget that it has taken over from the run file.
 JUDGES = ("trajectory_store", "learner")
 
@@ -70,8 +70,9 @@ class Admission:
         staleness: StalenessController,
         scaling: Scaling,
         completion: RunCompletion,
+        subject: LimitsSubject,
     ) -> None:
-        """``run_file``: the configured limits, the widest that are ever published."""
+        """``run_file``: the configured limits, the widest that are ever published. ``subject``: taken over already."""
         self.context = context
         self._config = config
         self._run_file = run_file
@@ -83,6 +84,7 @@ class Admission:
         self._staleness = staleness
         self.scaling = scaling
         self.completion = completion
+        self._subject = subject
         self._pause = pause_file.read()
         self._seen = Observations(window_s=config.window_s)
         self._problems = ActorProblems()
@@ -241,6 +243,7 @@ class Admission:
         """Set or end a pause; publishes the limits before it returns, or at the next tick when that fails.
 
         Raises:
+            SupersededError: another admission leads.
             UnavailableError: the broker is unreachable; the pause is in force all the same.
         """
         now_s = self.context.clock.now_s()
@@ -256,8 +259,9 @@ class Admission:
             self.context.log.warning("pause_not_saved", error=str(error))
         self.context.log.info("pause_set", paused=pause.paused, reason=pause.reason, by=by)
         self._woken.set()
-        await self._publish()
+        # Before the limits: who takes over reads the limits first, and so knows each pause that was acknowledged.
         await self._kept.publish()
+        await self._publish()
         await self._event("pause", {"paused": pause.paused, "reason": pause.reason, "by": by})
 
     async def _act(self, decision: Decision) -> None:
@@ -272,13 +276,8 @@ class Admission:
     async def _publish(self) -> None:
         context = self.context
         async with self._publishing:
-            limits, now_s = self.decision().limits, context.clock.now_s()
-            await context.bus.publish(
-                context.topology.control(TASK_QUEUE),
-                msgspec.json.encode(limits),
-                message_id=f"limits-{now_s:.6f}",
-                deadline_s=self._config.limits_refresh_s,
-            )
+            limits = self.decision().limits
+            await self._subject.publish(msgspec.json.encode(limits))
             changed = limits != self._published
             self._published, self._published_at_s = limits, context.clock.monotonic_s()
         if changed:

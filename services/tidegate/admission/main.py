@@ -1,6 +1,6 @@
 """The entry point of admission: builds its parts before its loops run."""
 
-from functools import partial
+import os
 from pathlib import Path
 
 from tidegate.admission.broker_watch import BrokerWatch
@@ -9,7 +9,10 @@ from tidegate.admission.config import AdmissionConfig
 from tidegate.admission.external_scaler import ExternalScaler
 from tidegate.admission.kept_events import KeptEvents
 from tidegate.admission.kept_files import PAUSE_FILE, KeptFiles
+from tidegate.admission.kubernetes.access import access_from
 from tidegate.admission.kubernetes.main import open_cluster
+from tidegate.admission.kubernetes.standby import turn
+from tidegate.admission.limits_subject import LimitsSubject
 from tidegate.admission.loops import Admission
 from tidegate.admission.samples import FILE_NAME
 from tidegate.admission.scaling import Scaling
@@ -21,17 +24,29 @@ from tidegate.admission.state_file import StateFile
 from tidegate.core.pauses import Pause
 from tidegate.runtime.json_lines_file import JsonLinesFile
 from tidegate.runtime.live_settings import run_file_limits
+from tidegate.runtime.process_random import GENERATOR
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
-from tidegate.runtime.settings_loop import follow_settings
+from tidegate.runtime.settings_loop import SettingsFollower
 from tidegate.runtime.snapshots.servicer import RecordsServicer
 
 
 async def build(context: ServiceContext, config: AdmissionConfig) -> ServiceParts:
     """Assemble the loops; nothing is decided before the first tick."""
-    kept = KeptFiles(context)
-    await kept.restore()
     settings, live = context.settings, context.live
+    access = access_from(os.environ)
+    has_others = access is not None and bool(access.pods)
+    subject = LimitsSubject(
+        context,
+        writer=f"{access.identity}-{GENERATOR.getrandbits(64):016x}" if access and has_others else "",
+        deadline_s=config.limits_refresh_s,
+    )
+    # First: what an earlier leader publishes after it is refused, and what it published before is restored.
+    await subject.take_over()
+    kept = KeptFiles(context, subject, has_others=has_others)
+    await kept.restore()
     live.follow_all(scaling=config.scaling, until=settings.until)
+    follower = SettingsFollower(context, tells=True)
+    await follower.look()  # a pod may have stood by for days
     workload = settings.workload
     admission = Admission(
         context,
@@ -48,12 +63,13 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
         slos=SloWatch(context),
         staleness=StalenessController(
             settings.response,
-            max_lag=settings.staleness.max_lag,
+            max_lag=live.staleness.max_lag,
             batch_size=settings.batch_size,
             now_s=context.clock.monotonic_s(),
         ),
-        scaling=Scaling(config.scaling),
+        scaling=Scaling(live.sections.scaling or config.scaling),
         completion=RunCompletion(context),
+        subject=subject,
     )
 
     def change() -> None:
@@ -64,7 +80,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
     loops: dict[str, Loop] = {
         "observe": admission.observe,
         "tick": admission.tick,
-        "settings": partial(follow_settings, context, tells=True),
+        "settings": follower.follow,
     }
     cluster = await open_cluster(context, admission, config.kubernetes)
     if cluster is not None:
@@ -76,10 +92,12 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
     records = RecordsServicer(add_lines, folder=Path(settings.data_dir), staging_in=context.data_dir)
 
     async def close() -> None:
-        if cluster is not None:
-            await cluster[1].close()
         await admission.close()
         await kept.publish()
+        if cluster is not None:
+            loop, api = cluster
+            await loop.close()
+            await api.close()
 
     return ServiceParts(
         loops={**loops, "broker": BrokerWatch(context).run},
@@ -92,4 +110,4 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
     )
 
 
-SPEC = ServiceSpec(name="admission", config_type=AdmissionConfig, build=build)
+SPEC = ServiceSpec(name="admission", config_type=AdmissionConfig, build=build, turn=turn)

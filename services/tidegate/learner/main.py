@@ -51,7 +51,7 @@ from tidegate.runtime.drain import Drain
 from tidegate.runtime.gpu_statistics import with_gpu_statistics
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.service_credentials import accepted_tokens, channels_of
-from tidegate.runtime.settings_loop import follow_settings
+from tidegate.runtime.settings_loop import SettingsFollower
 from tidegate.runtime.snapshots.servicer import RecordsServicer, SnapshotServicer
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
@@ -206,7 +206,7 @@ def assemble(
         gaps_log.close()
 
     return ServiceParts(
-        loops={"train": learner.run, "settings": partial(follow_settings, context)},
+        loops={"train": learner.run, "settings": SettingsFollower(context).follow},
         servicers=[LearnerServicer(learner).registration(), snapshots.registration(), records.registration()],
         close=close,
     )

@@ -17,6 +17,7 @@ FORBIDDEN = (
     "fullnameOverride",
     "priorityClasses",  # cluster-wide
     "admission.kubernetes.rankActors",  # cluster-wide: a policy
+    "admission.replicas",  # the same
     "rules.scope=cluster",  # alerts and boards over the runs of others
     "dashboards.scope=cluster",
     "model.nodeCache",  # a folder of the node

@@ -1,6 +1,7 @@
 """The lifecycle of every service: starting, ready, draining, stopped or failed.
 
-Open the bus, build the service, start gRPC, run its loops, report ready. On drain (SIGTERM): report not ready, let the
+Open the bus, wait for a turn where one instance of several works, build the service, start gRPC, run its loops, report
+ready. On drain (SIGTERM): report not ready, let the
 loops finish within ``drain_timeout_s``, cancel the late ones, stop gRPC, close the parts, flush, exit 0; or with a code
 of its own where a complete run is the reason. A loop that fails drains the others and the process exits 1; its
 supervisor restarts it. Settings that the service's parts refuse end it with exit code 2.
@@ -181,15 +182,15 @@ class ServiceLifecycle:
         return exit_codes.BAD_INPUT if refused else exit_codes.FAILED
 
     async def _serve(self, context: ServiceContext) -> None:
+        turn = self._spec.turn(context, self._config)
+        if turn is not None:
+            await self._stand_by(context, turn)
+            if self._drain.requested:
+                return
         parts = await self._spec.build(context, self._config)
         self._built = True
-        lifecycle = LifecycleServicer(context.stats, self._drain, context.clock)
-        server = self._ports.open_server(
-            [*parts.servicers, lifecycle.registration()],
-            counting_refusals(partial(_count_call, context), context.stats),
-        )
-        address = self._settings.listen or self._settings.addresses[self._spec.name][self._index]
-        async with served(parts, server, address=address):
+        address = self._address()
+        async with served(parts, self._server(context, parts.servicers), address=address) as server:
             tasks = [asyncio.create_task(self._guard(name, loop)) for name, loop in parts.loops.items()]
             reporter = asyncio.create_task(self._report(context))
             self._ports.on_built()
@@ -204,6 +205,29 @@ class ServiceLifecycle:
             await self._end_loops(tasks)
             reporter.cancel()
             await self._publish_stats(context)
+
+    async def _stand_by(self, context: ServiceContext, turn: Awaitable[None]) -> None:
+        """Answer health checks until it is this instance's turn. Its statistics are not published: it does no work."""
+        address = self._address()
+        async with served(ServiceParts(loops={}), self._server(context, []), address=address) as server:
+            watching = asyncio.create_task(self._report(context, publishes=False))
+            context.stats.state = "standby"
+            await server.set_serving(serving=True)
+            self._log.info("service_stands_by", address=address)
+            try:
+                await turn
+            finally:
+                watching.cancel()
+
+    def _server(self, context: ServiceContext, registrations: Sequence[Registration]) -> ServiceServer:
+        lifecycle = LifecycleServicer(context.stats, self._drain, context.clock)
+        return self._ports.open_server(
+            [*registrations, lifecycle.registration()],
+            counting_refusals(partial(_count_call, context), context.stats),
+        )
+
+    def _address(self) -> str:
+        return self._settings.listen or self._settings.addresses[self._spec.name][self._index]
 
     async def _end_loops(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         """Return once every loop has ended: by itself within ``drain_timeout_s``, or cancelled."""
@@ -237,12 +261,13 @@ class ServiceLifecycle:
         else:
             self._log.error("loop_failed", loop=name, error=str(error))
 
-    async def _report(self, context: ServiceContext) -> None:
+    async def _report(self, context: ServiceContext, *, publishes: bool = True) -> None:
         """Report until cancelled. A service that cannot report fails: it would live, and the others miss it."""
         try:
             while True:
                 context.bus.check()
-                await self._publish_stats(context)
+                if publishes:
+                    await self._publish_stats(context)
                 await asyncio.sleep(self._settings.telemetry.stats_period_s)
         except Exception as error:
             self._fail(REPORT, error)
@@ -269,11 +294,13 @@ def _count_call(context: ServiceContext, method: str, seconds: float, status: st
 
 
 @contextlib.asynccontextmanager
-async def served(parts: ServiceParts, server: ServiceServer, *, address: str) -> AsyncGenerator[None]:
+async def served(
+    parts: ServiceParts, server: ServiceServer, *, address: str
+) -> AsyncGenerator[ServiceServer]:
     """The server of a built service, listening; leaving it stops the calls and closes the parts."""
     try:
         await server.start(address)
-        yield
+        yield server
     finally:
         # Calls first: their dependencies stay open until the last one was answered or refused.
         await server.stop(grace_s=CALLS_GRACE_S)

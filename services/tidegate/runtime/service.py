@@ -100,12 +100,16 @@ class ServiceSpec:
 
     ``instead``: the coroutine that this process runs in place of the service, None for the service itself. The ranks
     of a learner that only compute are started this way.
+
+    ``turn``: where one instance of several works and the others stand by, a coroutine that returns once this one may
+    work, or drains; it is built after that. None for an instance that has no others.
     """
 
     name: Role
     config_type: type[Any]
     build: Callable[[ServiceContext, Any], Awaitable[ServiceParts]]
     instead: Callable[[Any, Settings], Coroutine[Any, Any, int] | None] = lambda _config, _settings: None
+    turn: Callable[[ServiceContext, Any], Coroutine[Any, Any, None] | None] = lambda _context, _config: None
 
 
 def max_tasks(settings: Settings) -> int:

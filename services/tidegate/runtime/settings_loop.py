@@ -21,35 +21,48 @@ from tidegate.runtime.service import ServiceContext
 EVENT = "settings"
 
 
-async def follow_settings(context: ServiceContext, *, tells: bool = False) -> None:
-    """Look at the file once a period until draining; ``tells``: publish an event for each change."""
-    live, drain, stats = context.live, context.drain, context.stats
-    stats.set(process.BUDGET_MAX_LAG, float(live.staleness.max_lag))
-    if live.source is None:
-        await drain.wait()
-        return
-    missed = False
-    while not await drain.sleep(LOOK_PERIOD_S):
-        if not live.source.changed() and not missed:
-            continue
-        before, missed = live.sections, False
+class SettingsFollower:
+    """Takes over what changes in the run file of one service; ``tells``: publishes an event for each change."""
+
+    def __init__(self, context: ServiceContext, *, tells: bool = False) -> None:
+        self._context = context
+        self._tells = tells
+        # The system did not let it read a file that had changed.
+        self._missed = False
+
+    async def follow(self) -> None:
+        """Look at the file once a period until draining."""
+        context = self._context
+        context.stats.set(process.BUDGET_MAX_LAG, float(context.live.staleness.max_lag))
+        if context.live.source is None:
+            await context.drain.wait()
+            return
+        while not await context.drain.sleep(LOOK_PERIOD_S):
+            await self.look()
+
+    async def look(self) -> None:
+        """Take over the sections that changed since the last look, or since the process read the file."""
+        context, live = self._context, self._context.live
+        if live.source is None or (not live.source.changed() and not self._missed):
+            return
+        before, self._missed = live.sections, False
         try:
             changed = live.take(await asyncio.to_thread(live.source.read))
         except OSError as error:  # no descriptor left, or a disk that does not answer: the file is read again
-            missed = True
+            self._missed = True
             context.log.warning("settings_not_read", error=str(error))
-            continue
+            return
         except TidegateError as error:
-            stats.add(process.SETTINGS_REFUSED)
+            context.stats.add(process.SETTINGS_REFUSED)
             context.log.warning("settings_refused", error=str(error))
-            continue
+            return
         if not changed:
-            continue
-        stats.add(process.SETTINGS_CHANGED)
-        stats.set(process.BUDGET_MAX_LAG, float(live.staleness.max_lag))
+            return
+        context.stats.add(process.SETTINGS_CHANGED)
+        context.stats.set(process.BUDGET_MAX_LAG, float(live.staleness.max_lag))
         told = changes(before, live.sections, changed)
         context.log.info("settings_changed", **told)
-        if tells:
+        if self._tells:
             try:
                 await context.bus.event(EVENT, told)
             except TidegateError as error:  # the log has it, too

@@ -16,7 +16,7 @@ from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.replication.opening import Kind
 from tidegate.runtime.replication.service import ServiceReplica
 from tidegate.runtime.service import Loop, ServiceContext, ServiceParts, ServiceSpec
-from tidegate.runtime.settings_loop import follow_settings
+from tidegate.runtime.settings_loop import SettingsFollower
 from tidegate.runtime.snapshots.servicer import RecordsServicer, SnapshotServicer
 from tidegate.runtime.task_secret import read_task_secrets
 from tidegate.task_queue.config import TaskQueueConfig
@@ -81,7 +81,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
         "outcomes": queue.outcomes,
         "admit": queue.admit,
         "sweep": sweep.run,
-        "settings": partial(follow_settings, context),
+        "settings": SettingsFollower(context).follow,
         **replica.loops(),
     }
     if config.evaluation_every_versions:

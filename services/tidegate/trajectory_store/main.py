@@ -11,7 +11,7 @@ from tidegate.runtime.policy_watch import PolicyWatch
 from tidegate.runtime.replication.opening import Kind
 from tidegate.runtime.replication.service import ServiceReplica
 from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
-from tidegate.runtime.settings_loop import follow_settings
+from tidegate.runtime.settings_loop import SettingsFollower
 from tidegate.runtime.snapshots.servicer import RecordsServicer, SnapshotServicer
 from tidegate.runtime.task_secret import TaskSecrets, read_task_secrets
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
@@ -86,7 +86,7 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
             "policy": policy.run,
             "report": ReportLoop(context, store).run,
             "drain": DrainLoop(context, servicer).run,
-            "settings": partial(follow_settings, context),
+            "settings": SettingsFollower(context).follow,
             **replica.loops(),
         },
         servicers=[

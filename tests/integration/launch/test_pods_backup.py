@@ -18,6 +18,7 @@ from tests.support.service_harness import until
 from tests.unit.cli.run_folder import write_accounting, write_checkpoint, write_progress
 from tests.unit.launch.backup.folders import advance, objects, place_at, restored, state_of
 from tidegate.admission.completion import FILE as COMPLETION_FILE
+from tidegate.admission.kubernetes.access import LEADER_FILE
 from tidegate.cli.accounting import ledger_path, read_accounting
 from tidegate.cli.backup import pods_command
 from tidegate.cli.backup.command import Backups
@@ -252,7 +253,9 @@ async def test_place_that_cannot_be_opened_is_said_and_ends_no_pod(running: Pods
 
 
 @asynccontextmanager
-async def making(running: Pods, bucket: Path, place: Any = None) -> AsyncGenerator[PodBackups]:
+async def making(
+    running: Pods, bucket: Path, place: Any = None, *, beside_leader: bool = False
+) -> AsyncGenerator[PodBackups]:
     backups = PodBackups(
         running.record(),
         running.folder,
@@ -261,7 +264,7 @@ async def making(running: Pods, bucket: Path, place: Any = None) -> AsyncGenerat
         every_s=3600.0,
         token=token_of("backup"),
     )
-    task = asyncio.ensure_future(backups.run())
+    task = asyncio.ensure_future(backups.run_beside_leader() if beside_leader else backups.run())
     yield backups
     assert not task.done()
     task.cancel()
@@ -295,6 +298,25 @@ async def test_process_of_a_pod_outlives_failures_and_makes_a_last_backup_of_a_c
         await running.start("learner")
         await until(lambda: state_of(running.folder).number == 2)
         await until(lambda: not is_expected(running.folder))
+
+
+async def test_backups_are_made_beside_the_leader_and_go_on_behind_those_of_another_pod(
+    running: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pods_command, "LOOK_PERIOD_S", 0.01)
+    leads = running.folder / "admission" / LEADER_FILE
+    leads.parent.mkdir(exist_ok=True)
+    async with making(running, tmp_path / "bucket", beside_leader=True):
+        await asyncio.sleep(0.2)
+        assert read_state(running.folder) is None, "nobody expects one of a pod that stands by"
+        leads.touch()
+        await until(lambda: is_expected(running.folder) and state_of(running.folder).number == 1)
+        leads.unlink()
+        await until(lambda: not is_expected(running.folder))
+        await back_up(running, tmp_path / "bucket")  # by the pod that leads meanwhile
+        leads.touch()
+        await until(lambda: state_of(running.folder).number == 3)
+        assert state_of(running.folder).problem == ""
 
 
 async def test_second_writer_stops_the_backups_and_not_the_pod(

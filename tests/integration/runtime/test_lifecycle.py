@@ -16,7 +16,7 @@ from tests.support.broker import Broker
 from tests.support.call_credentials import permitted_channel
 from tests.support.loop_stalls import stalls_in_logs
 from tests.support.settings import make_settings
-from tests.support.toy_service import COMPUTING_S
+from tests.support.toy_service import COMPUTING_S, GO_FILE, TURNS
 from tidegate.catalogue.process import (
     BROKER_REFUSED_BECAUSE,
     CALLS_INVALID,
@@ -28,6 +28,7 @@ from tidegate.core.errors import UnavailableError
 from tidegate.runtime import exit_codes
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
+from tidegate.runtime.rpc import HEALTH_READINESS, ask_health
 from tidegate.wire.clients.lifecycle import LifecycleClient
 from tidegate.wire.lifecycle import LIFECYCLE_NAME
 from tidegate.wire.stats import ServiceStats, decode_stats
@@ -57,14 +58,14 @@ class Toy:
         self.processes.append(process)
         return process
 
-    async def ready(self) -> LifecycleClient:
+    async def ready(self, state: str = "ready") -> LifecycleClient:
         client = LifecycleClient(
             permitted_channel(self.settings.addresses["admission"][0]), service="admission"
         )
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 try:
-                    if (await client.stats(now_s=0.0)).state == "ready":
+                    if (await client.stats(now_s=0.0)).state == state:
                         return client
                 except UnavailableError:
                     await asyncio.sleep(0.05)
@@ -87,6 +88,39 @@ async def exit_code(process: subprocess.Popen[str]) -> int:
 async def test_sigterm_drains_and_exits_zero(toy: Toy) -> None:
     process = toy.start("behave")
     await toy.ready()
+    process.send_signal(signal.SIGTERM)
+    assert await exit_code(process) == 0
+
+
+async def test_instance_that_stands_by_is_healthy_and_works_when_it_is_its_turn(
+    toy: Toy, bus: Bus, topology: Topology, tmp_path: Path
+) -> None:
+    heard: list[ServiceStats] = []
+
+    async def hear(data: bytes, _headers: dict[str, str]) -> None:
+        heard.append(decode_stats(data))
+
+    await bus.subscribe(topology.stats("admission"), hear)
+    process = toy.start("standby")
+    client = await toy.ready("standby")
+    async with permitted_channel(toy.settings.addresses["admission"][0]) as channel:
+        assert not await ask_health(channel, HEALTH_READINESS, timeout_s=10.0)
+    await asyncio.sleep(5 * toy.settings.telemetry.stats_period_s)
+    assert not heard, "it does not work, so it reports nothing"
+    assert (await client.stats(now_s=0.0)).values.get(TURNS) is None
+    (Path(toy.settings.data_dir) / "admission" / GO_FILE).touch()
+    client = await toy.ready()
+    async with asyncio.timeout(PATIENCE_S):
+        while not heard:
+            await asyncio.sleep(0.05)
+    assert (await client.stats(now_s=0.0)).values[TURNS] == 1
+    process.send_signal(signal.SIGTERM)
+    assert await exit_code(process) == 0
+
+
+async def test_instance_that_stands_by_drains_and_exits_zero(toy: Toy) -> None:
+    process = toy.start("standby")
+    await toy.ready("standby")
     process.send_signal(signal.SIGTERM)
     assert await exit_code(process) == 0
 

@@ -129,6 +129,7 @@ def test_without_access_of_admission_to_the_cluster_it_reads_no_training_run() -
         {"fullnameOverride": "other"},
         {"priorityClasses": {"create": True}},
         {"admission": {"kubernetes": {"rankActors": True}}},
+        {"admission": {"replicas": 2}},
         {"rules": {"enabled": True, "scope": "cluster"}},
         {"model": {"nodeCache": "/var/models"}},
         {"actor": {"pools": {"spot": {"hostNetwork": True}}}},

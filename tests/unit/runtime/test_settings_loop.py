@@ -21,7 +21,7 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import StalenessConfig
 from tidegate.runtime.live_settings import LiveSections, LiveSettings
 from tidegate.runtime.service import ServiceContext
-from tidegate.runtime.settings_loop import follow_settings
+from tidegate.runtime.settings_loop import SettingsFollower
 
 START = LiveSections(StalenessConfig(max_lag=2))
 RAISED = LiveSections(StalenessConfig(max_lag=6))
@@ -76,7 +76,7 @@ def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
         context = make_context("admission", settings, bus=cast("Bus", bus or FakeBus()))
         file = FakeFile(*answers)
         context = replace(context, live=LiveSettings(start, file))
-        following = asyncio.create_task(follow_settings(context, tells=tells))
+        following = asyncio.create_task(SettingsFollower(context, tells=tells).follow())
         await asyncio.wait_for(file.all_read.wait(), timeout=60.0)
         context.drain.request()
         await asyncio.wait_for(following, timeout=60.0)
@@ -132,7 +132,7 @@ async def test_a_change_that_could_not_be_read_is_taken_over_at_a_later_look(
     context = replace(context, live=LiveSettings(START, UnreadableOnce()))
     taken = asyncio.Event()
     context.live.on_change(taken.set)
-    following = asyncio.create_task(follow_settings(context))
+    following = asyncio.create_task(SettingsFollower(context).follow())
     waiting = asyncio.create_task(taken.wait())
     await asyncio.wait({following, waiting}, timeout=60.0, return_when=asyncio.FIRST_COMPLETED)
     context.drain.request()

@@ -3,7 +3,8 @@
 Consumes: Deployments, the TrainingRun and the Lease each ``sync_s``; pods and autoscalers each ``relist_s``. Produces:
 the view that scaling is decided from; as the leader also deletion costs of pods, the scale (mode controller), status,
 Events. Waits for: time, and the API server at most ``deadline_s`` a request. A failing request is logged once until it
-works again, is counted, and affects nothing else: the loop never ends before the service drains.
+works again, is counted, and affects nothing else: the loop never ends before the service drains, or before another pod
+of admission holds the Lease.
 """
 
 from collections.abc import Awaitable
@@ -16,6 +17,7 @@ from tidegate.admission.config import KubernetesConfig
 from tidegate.admission.kept_files import OVERRIDES_FILE, SCALE_FILE
 from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.events import ClusterEvent, EventWriter, Regarding
+from tidegate.admission.kubernetes.leader_label import LeaderLabel
 from tidegate.admission.kubernetes.learner_workload import learner_workload
 from tidegate.admission.kubernetes.lease import Election
 from tidegate.admission.kubernetes.objects import Autoscaler, Deployment, Pod
@@ -29,6 +31,7 @@ from tidegate.admission.kubernetes.training_run import (
     is_completed,
     overrides_of,
 )
+from tidegate.admission.limits_subject import SupersededError
 from tidegate.admission.loops import Admission
 from tidegate.admission.scaling import NO_OVERRIDES, ClusterView
 from tidegate.admission.state_file import StateFile
@@ -67,6 +70,7 @@ class ClusterLoop:
         self._context, self._admission, self._config = context, admission, config
         self._access, self._api = access, api
         self._election = Election(api, access, lease_s=config.lease_s)
+        self._label = LeaderLabel(api, access)
         self._events = EventWriter(api, access)
         self._learner = learner_workload(context, admission, access=access, api=api, patch=self._patched)
         self._reporter = StatusReporter(api, access, status_s=config.status_s)
@@ -87,6 +91,8 @@ class ClusterLoop:
         # Of the newest version that a learner reported in this life.
         self._step: int | None = None
         self._led = False
+        # Of admission's pods, where there are several, this one alone has the leader's label.
+        self._is_marked = not access.pods
         self._unreachable = False
         self._unsaved = set[str]()
 
@@ -94,7 +100,11 @@ class ClusterLoop:
         return self._access.ranks_actors and self._admission.scaling.config.deletion_cost
 
     async def run(self) -> None:
-        """Run rounds until draining; then release the Lease, so that the next admission need not wait for it."""
+        """Run rounds until draining.
+
+        Raises:
+            SupersededError: another pod of admission holds the Lease.
+        """
         drain, config = self._context.drain, self._config
         failures = 0
         while not drain.requested:
@@ -102,6 +112,9 @@ class ClusterLoop:
             wait_s = config.sync_s * 2 ** min(failures, BACKOFF_DOUBLINGS_MAX)
             if await drain.sleep(min(wait_s, max(config.sync_s, config.backoff_s_max))):
                 break
+
+    async def close(self) -> None:
+        """Release the Lease, so that the next admission need not wait for it; it may act from now on."""
         await self._attempt("release the Lease", self._election.release(wall_s=self._context.clock.now_s()))
 
     async def round(self) -> bool:
@@ -112,7 +125,15 @@ class ClusterLoop:
         await self._attempt("renew the Lease", self._election.renew(now_s=now_s, wall_s=wall_s))
         if self._unreachable:
             return self._record_round(leads=False)  # one timeout is enough: skip the other requests
+        if self._access.pods and (other := self._election.other):
+            raise SupersededError(
+                "Another admission leads",
+                why=f"{other} holds the Lease {self._access.lease}",
+                fix="nothing: this process starts again and stands by",
+            )
         leads = self._election.leads(now_s=self._now_s())
+        if leads and not self._is_marked:
+            self._is_marked = bool(await self._attempt("label the leader", self._label.take()))
         if leads:
             await self._scale()  # from the last observation, on which the ticks have decided since
         if self._listed_at_s is None or now_s - self._listed_at_s >= self._config.relist_s:

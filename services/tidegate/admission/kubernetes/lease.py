@@ -46,6 +46,12 @@ class Election:
         """Whether we may act on the cluster at this moment."""
         return self._renewed_at_s is not None and now_s - self._renewed_at_s <= ACT_SHARE * self._lease_s
 
+    @property
+    def other(self) -> str:
+        """Another instance that held the Lease when it was read last; empty for none."""
+        holder = self._seen.spec.holder_identity if self._seen is not None else ""
+        return "" if holder == self._access.identity else holder
+
     async def renew(self, *, now_s: float, wall_s: float) -> bool:
         """Renew the Lease, or take it if allowed; returns whether we lead.
 

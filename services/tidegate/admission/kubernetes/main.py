@@ -27,12 +27,7 @@ async def open_cluster(
     if access is None:
         return None
     try:
-        api = await connect(
-            deadline_s=config.deadline_s,
-            in_cluster=IN_CLUSTER in os.environ,
-            # The client reads KUBECONFIG only at import.
-            kubeconfig=os.environ.get("KUBECONFIG"),
-        )
+        api = await connect_to_cluster(config)
     except TidegateError as error:
         # Operators then scale the actors; limits and pauses need no cluster.
         context.log.warning("kubernetes_failed", what="connect", error=str(error))
@@ -40,3 +35,17 @@ async def open_cluster(
         context.stats.label(statistics.KUBERNETES_TROUBLES, "connect")
         return None
     return ClusterLoop(context, admission, config, access=access, api=api), api
+
+
+async def connect_to_cluster(config: KubernetesConfig) -> Api:
+    """The API server of the cluster that this pod runs in.
+
+    Raises:
+        ConfigError: the kubernetes package is not installed, or there are no credentials.
+    """
+    return await connect(
+        deadline_s=config.deadline_s,
+        in_cluster=IN_CLUSTER in os.environ,
+        # The client reads KUBECONFIG only at import.
+        kubeconfig=os.environ.get("KUBECONFIG"),
+    )

@@ -19,6 +19,7 @@ def rules(
     run: str = "",
     learner: str = "",
     ends_run: bool = False,
+    pods: Sequence[str] = (),
 ) -> list[RbacRule]:
     """The rules of one installation.
 
@@ -26,6 +27,7 @@ def rules(
     labels: admission sends its selector with each (``access.Access.selector``), and a server does not enforce it.
     ``run``: the TrainingRun's name, "" without the CRD. ``ends_run``: the actors are scaled to 0 at the run's
     end, and the ``learner``, if it is a StatefulSet; a JobSet or TrainJob ends as its pods do, without the API server.
+    ``pods``: of admission, where there are several; the leader labels itself.
     """
     named = tuple(deployments)
     asked = [
@@ -36,6 +38,8 @@ def rules(
     ]
     if deletion_cost:
         asked.append(RbacRule(("",), ("pods",), ("patch",)))
+    elif pods:
+        asked.append(RbacRule(("",), ("pods",), ("patch",), tuple(pods)))
     if mode == "controller" or ends_run:
         asked.append(RbacRule(("apps",), ("deployments/scale",), ("patch",), named))
     if learner:

@@ -1,7 +1,8 @@
 """``tidegate backup-pods``: the container beside admission that makes the backups of a run in a cluster.
 
 Its volume is admission's, so that ``backup.json`` is where admission and the commands look. It never ends by itself,
-however a place or a service fails: a container that ends makes its pod unready, and the run needs admission.
+however a place or a service fails: a container that ends makes its pod unready, and the run needs admission. Where
+admission has several pods, the container beside the leader works and the others stand by.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ import structlog
 import typer
 
 from tidegate.admission.completion import FILE as COMPLETION_FILE
+from tidegate.admission.kubernetes.access import LEADER_FILE, PODS
 from tidegate.admission.state_file import StateFile
 from tidegate.cli.backup.command import BACKOFF, LOOK_PERIOD_S, Backups
 from tidegate.core.completion import RunEnd
@@ -72,14 +74,17 @@ def backup_pods(
 
 async def _make_backups(record: RunRecord, config: BackupConfig, data_dir: Path) -> None:
     url = below(config.to, record.run_id)
-    expect_backups(data_dir, place=url, every_s=config.every_s, now_s=time.time())
+    has_others = bool(os.environ.get(PODS))
+    if not has_others:
+        expect_backups(data_dir, place=url, every_s=config.every_s, now_s=time.time())
     try:
         place = open_place(url, setting="backup.to")
         token = find_token(pod_credentials(), "backup")
     except TidegateError as error:
         write_state(data_dir, with_failure(read_state(data_dir) or BackupState(place=url), error))
         return await _wait_for_a_restart(error)
-    await PodBackups(record, data_dir, place, keep=config.keep, every_s=config.every_s, token=token).run()
+    backups = PodBackups(record, data_dir, place, keep=config.keep, every_s=config.every_s, token=token)
+    await (backups.run_beside_leader() if has_others else backups.run())
 
 
 async def _until_stopped(work: Coroutine[Any, Any, None]) -> None:
@@ -108,17 +113,44 @@ class PodBackups:
         self._record = record
         self._data_dir = data_dir
         self._place = place
+        self._keep = keep
         self._every_s = every_s
         self._token = token
         self._end = StateFile(data_dir / "admission" / COMPLETION_FILE, RunEnd())
-        self._backups = Backups(
-            data_dir,
-            place,
-            record.run_id,
-            keep=keep,
+        self._backups = self._new_backups()
+
+    def _new_backups(self) -> Backups:
+        return Backups(
+            self._data_dir,
+            self._place,
+            self._record.run_id,
+            keep=self._keep,
             say=lambda line: log.info("backup", said=line),
             open_source=self._source,
         )
+
+    async def run_beside_leader(self) -> None:
+        """``run`` while the admission of this pod leads, until it is cancelled.
+
+        What another pod wrote meanwhile is not a conflict: each time begins behind the newest backup of the place.
+        """
+        leads = self._data_dir / "admission" / LEADER_FILE
+        working: asyncio.Future[None] | None = None
+        try:
+            while True:
+                if leads.exists() and working is None:
+                    log.info("backups_begin")
+                    self._backups = self._new_backups()
+                    working = asyncio.ensure_future(self.run())
+                elif working is not None and not leads.exists():
+                    await _cancelled(working)
+                    working = None
+                    expect_no_backups(self._data_dir)
+                    log.info("backups_stand_by")
+                await asyncio.sleep(LOOK_PERIOD_S)
+        finally:
+            if working is not None:
+                await _cancelled(working)
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -167,6 +199,11 @@ class PodBackups:
                     yield source
         finally:
             await channels.close()
+
+
+async def _cancelled(work: asyncio.Future[None]) -> None:
+    work.cancel()
+    await asyncio.gather(work, return_exceptions=True)
 
 
 async def _wait_for_a_restart(error: TidegateError) -> NoReturn:

@@ -30,6 +30,17 @@ def test_names_come_from_the_pods_environment() -> None:
     assert named.run == "t"
 
 
+def test_admission_of_one_pod_takes_turns_with_nobody() -> None:
+    alone, two = (
+        access_from(POD),
+        access_from({**POD, "TIDEGATE_ADMISSION_PODS": "t-admission-0,t-admission-1"}),
+    )
+    assert alone is not None
+    assert alone.pods == ()
+    assert two is not None
+    assert two.pods == ("t-admission-0", "t-admission-1")
+
+
 @pytest.mark.parametrize("missing", [name for name in POD if name != "TIDEGATE_KUBERNETES"])
 def test_access_that_names_nothing_is_refused(missing: str) -> None:
     with pytest.raises(ConfigError, match=missing):
