@@ -96,7 +96,7 @@ class LimitsSubject:
             raise SupersededError(
                 "Another admission leads",
                 why=f"the limits in force are those of {writer or 'an earlier version of admission'}",
-                fix="nothing: this process starts again and stands by",
+                fix="do nothing: this process starts again and stands by",
             )
         return last.sequence
 

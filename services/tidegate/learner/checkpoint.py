@@ -85,12 +85,16 @@ class FoundCheckpoint(msgspec.Struct, frozen=True, eq=False):
 
 
 class CheckpointFolder:
-    """The numbered checkpoints of one learner; ``write`` keeps the newest ``keep`` and deletes the others."""
+    """The numbered checkpoints of one learner; ``write`` keeps the newest ``keep`` and deletes the others.
+
+    An early one is replaced by the next checkpoint, so that those in regular distances go back as far as without it.
+    """
 
     def __init__(self, directory: Path, *, keep: int) -> None:
         """Removes the partial folders of a crashed write."""
         self._directory = directory
         self._keep = keep
+        self._early: Path | None = None
         directory.mkdir(parents=True, exist_ok=True)
         for partial in directory.glob(f"{PARTIAL_PREFIX}*"):
             shutil.rmtree(partial)
@@ -103,8 +107,10 @@ class CheckpointFolder:
         """The version that each checkpoint holds, oldest first."""
         return list(checkpoints_in(self._directory).values())
 
-    def write(self, checkpoint: Checkpoint) -> Path:
+    def write(self, checkpoint: Checkpoint, *, early: bool = False) -> Path:
         """Make a checkpoint durable, also against power loss, then delete the oldest.
+
+        ``early``: written before it was due, because that cost little.
 
         Raises:
             OSError: the disk failed or is full; earlier checkpoints are untouched.
@@ -123,6 +129,9 @@ class CheckpointFolder:
             shutil.rmtree(partial, ignore_errors=True)
             raise
         sync_folder(self._directory)
+        replaced, self._early = self._early, path if early else None
+        if replaced is not None:
+            shutil.rmtree(replaced, ignore_errors=True)  # a rollback may have deleted it
         for old in self.paths()[: -self._keep]:
             shutil.rmtree(old)
         return path

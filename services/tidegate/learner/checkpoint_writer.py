@@ -11,6 +11,9 @@ from tidegate.learner.retrying import retryable_suppressed
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
+# Of the time, at most, for checkpoints that are written before they are due; and the seconds between two at least.
+EARLY_SHARE = 0.01
+EARLY_PERIOD_S = 5.0
 # Of a stop's time to a checkpoint's: the update in flight ends first, and a disk is not always as fast.
 GRACE_FACTOR = 2.0
 
@@ -18,7 +21,8 @@ GRACE_FACTOR = 2.0
 class CheckpointWriter:
     """At most one write in flight; ``begin`` waits for the previous one.
 
-    ``newest``: the last durable version. ``failed``: whether the last write left none.
+    ``newest``: the last durable version. ``failed``: whether the last write left none. ``affordable_at_s``: when the
+    next one costs at most ``EARLY_SHARE`` of the time since this one, by the monotonic clock.
     """
 
     def __init__(
@@ -33,6 +37,7 @@ class CheckpointWriter:
         self._told = ""
         self.newest: PolicyVersion | None = None
         self.failed = False
+        self.affordable_at_s = math.inf
 
     @property
     def requested(self) -> bool:
@@ -51,11 +56,17 @@ class CheckpointWriter:
         self._requests.append(request)
         return await request
 
-    async def begin(self, checkpoint: Checkpoint) -> None:
-        """Start to write a checkpoint; pending requests complete when it is durable."""
+    async def begin(self, checkpoint: Checkpoint, *, copied_in_s: float, early: bool) -> None:
+        """Start to write a checkpoint; pending requests complete when it is durable.
+
+        ``copied_in_s``: for which training stopped. ``early``: the next checkpoint replaces it.
+        """
         await self.wait()
         requests, self._requests = self._requests, []
-        self._task = asyncio.create_task(self._write(checkpoint, requests), name="checkpoint")
+        self.affordable_at_s = math.inf
+        self._task = asyncio.create_task(
+            self._write(checkpoint, requests, copied_in_s=copied_in_s, early=early), name="checkpoint"
+        )
 
     async def wait(self) -> None:
         """Wait for the write in flight."""
@@ -71,12 +82,19 @@ class CheckpointWriter:
                 request.set_exception(_stopped())
         self._requests.clear()
 
-    async def _write(self, checkpoint: Checkpoint, requests: list[asyncio.Future[PolicyVersion]]) -> None:
+    async def _write(
+        self,
+        checkpoint: Checkpoint,
+        requests: list[asyncio.Future[PolicyVersion]],
+        *,
+        copied_in_s: float,
+        early: bool,
+    ) -> None:
         context = self._context
         version = checkpoint.progress.version
         try:
             started_s = context.clock.monotonic_s()
-            path = await asyncio.to_thread(self._folder.write, checkpoint)
+            path = await asyncio.to_thread(self._folder.write, checkpoint, early=early)
         except OSError as error:
             # A full disk must not end training; the cost of a crash grows until a write succeeds again.
             self.failed = True
@@ -90,6 +108,7 @@ class CheckpointWriter:
             return
         self.newest, self.failed = version, False
         duration_s = context.clock.monotonic_s() - started_s
+        self.affordable_at_s = started_s + max(EARLY_PERIOD_S, (copied_in_s + duration_s) / EARLY_SHARE)
         context.stats.set(statistics.CHECKPOINT_S, duration_s)
         context.stats.add(statistics.CHECKPOINTS)
         context.stats.label(statistics.CHECKPOINTED, str(version))

@@ -39,8 +39,9 @@ class LearnerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     from the newest checkpoint (a lost process is detected immediately where its connection closes); must exceed the
     longest gradient step, because every rank waits for the slowest. Above half of it the log event
     ``rank_timeout_short`` names the value to set.
-    ``checkpoint_every_steps``: the most steps that a crash can lose; the trajectory store keeps their payloads. The
-    first checkpoint is written before the first update.
+    ``checkpoint_every_steps``: the most steps that a restart computes again, of the payloads that the trajectory store
+    keeps for it. Between two, checkpoints are written as often as 1 % of the time allows, each of which the next
+    replaces. The first one is written before the first update.
     ``keep_checkpoints``: how many are kept; with 1 a corrupt checkpoint ends the run. `tidegate rollback` goes back to
     these alone.
     ``prefetch``: lease the next batch while one is trained (never at ``max_lag`` 0, where it does not exist yet).

@@ -339,6 +339,8 @@ class Learner:
         self._reporter.waited(context.clock.monotonic_s() - committing_since_s, cause="weights")
         if self._steps_since_checkpoint >= self._config.checkpoint_every_steps:
             await self._write_checkpoint()
+        elif context.clock.monotonic_s() >= self._checkpoint_writer.affordable_at_s:
+            await self._write_checkpoint(early=True)
 
     def _update(self, batch: TrainingBatch, *, number: int, response: Response) -> _Updated | PoisonedBatch:
         trainer = self._trainer
@@ -419,9 +421,11 @@ class Learner:
                 self._context.log.warning("policy_published_again", version=str(version))
                 await self._weights.publish(self._snapshot(), self._tree)
 
-    async def _write_checkpoint(self) -> None:
-        """Start to write a checkpoint; training continues meanwhile."""
-        self._steps_since_checkpoint = 0
+    async def _write_checkpoint(self, *, early: bool = False) -> None:
+        """Start to write a checkpoint; training continues meanwhile. An early one changes nothing about the next."""
+        if not early:
+            self._steps_since_checkpoint = 0
+        started_s = self._context.clock.monotonic_s()
         # In the trainer's thread: it copies all moments, and no update runs meanwhile.
         trainer_state = await self._thread.run(self._trainer.state)
         await self._checkpoint_writer.begin(
@@ -435,5 +439,7 @@ class Learner:
                 trainer=trainer_state,
                 written_at_s=self._context.clock.now_s(),
                 base_digest=self._base_digest,
-            )
+            ),
+            copied_in_s=self._context.clock.monotonic_s() - started_s,
+            early=early,
         )

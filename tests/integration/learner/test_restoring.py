@@ -177,11 +177,14 @@ async def test_draining_writes_the_checkpoint_that_a_full_disk_refused(
     write = checkpoint_module.CheckpointFolder.write
 
     def refused_at_two(
-        folder: checkpoint_module.CheckpointFolder, checkpoint: checkpoint_module.Checkpoint
+        folder: checkpoint_module.CheckpointFolder,
+        checkpoint: checkpoint_module.Checkpoint,
+        *,
+        early: bool = False,
     ) -> Path:
         if checkpoint.progress.version.step == 2:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(folder, checkpoint)
+        return write(folder, checkpoint, early=early)
 
     async with world(tmp_path, bus, topology, max_lag=9) as running:
         config = msgspec.structs.replace(CONFIG, checkpoint_every_steps=2)
@@ -362,9 +365,14 @@ async def test_no_update_is_committed_before_the_first_checkpoint_is_durable(
     release = threading.Event()
     write = checkpoint_module.CheckpointFolder.write
 
-    def blocked(folder: checkpoint_module.CheckpointFolder, checkpoint: checkpoint_module.Checkpoint) -> Path:
+    def blocked(
+        folder: checkpoint_module.CheckpointFolder,
+        checkpoint: checkpoint_module.Checkpoint,
+        *,
+        early: bool = False,
+    ) -> Path:
         release.wait(TIMEOUT_S)
-        return write(folder, checkpoint)
+        return write(folder, checkpoint, early=early)
 
     monkeypatch.setattr(checkpoint_module.CheckpointFolder, "write", blocked)
     async with world(tmp_path, bus, topology) as running, running.learner() as life:

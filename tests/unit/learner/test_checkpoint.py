@@ -119,6 +119,31 @@ def test_only_the_newest_stay(tmp_path: Path) -> None:
     assert folder.versions() == [version(11), version(12)]
 
 
+def test_early_one_is_replaced_by_the_next_and_the_others_go_back_as_far_as_without_it(
+    tmp_path: Path,
+) -> None:
+    folder = open_folder(tmp_path, keep=2)
+    seen: list[list[int]] = []
+    for step, early in ((0, False), (3, True), (6, True), (20, False), (23, True), (40, False)):
+        folder.write(checkpoint(version(step)), early=early)
+        seen.append([held.step for held in folder.versions()])
+    assert seen == [[0], [0, 3], [0, 6], [0, 20], [20, 23], [20, 40]]
+    # After a restart nobody knows which one was early, and it stays as long as any.
+    folder.write(checkpoint(version(43)), early=True)
+    folder = open_folder(tmp_path, keep=2)
+    folder.write(checkpoint(version(60)))
+    assert folder.versions() == [version(43), version(60)]
+
+
+def test_early_one_that_a_rollback_deleted_is_missed_by_nobody(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path, keep=2)
+    first = folder.write(checkpoint(version(1)))
+    folder.write(checkpoint(version(2)), early=True)
+    folder.delete_after(first)
+    folder.write(checkpoint(version(3)))
+    assert folder.versions() == [version(1), version(3)]
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_any_changed_byte_is_found_and_the_one_before_is_taken(tmp_path: Path, name: str) -> None:
     folder = open_folder(tmp_path)

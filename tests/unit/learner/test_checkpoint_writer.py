@@ -1,6 +1,8 @@
 """Checkpoints on request."""
 
 import asyncio
+import dataclasses
+import math
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +14,7 @@ from tests.unit.learner.test_checkpoint import checkpoint
 from tests.unit.learner.trajectories import version
 from tidegate.core.errors import ConflictError, TidegateError, UnauthenticatedError, UnavailableError
 from tidegate.core.ids import PolicyVersion
-from tidegate.learner.checkpoint import CheckpointFolder
+from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
 from tidegate.learner.checkpoint_writer import CheckpointWriter, grace_problem
 
 
@@ -37,9 +39,58 @@ async def write_one(folder: Path, error: TidegateError) -> CheckpointWriter:
     context = make_context("learner", make_settings(folder, broker_url=""), bus=cast(Any, None))
     store = cast(Any, RefusingStore(error))
     writer = CheckpointWriter(context, CheckpointFolder(folder / "checkpoints", keep=1), store)
-    await writer.begin(checkpoint(version(7)))
+    await writer.begin(checkpoint(version(7)), copied_in_s=0.0, early=False)
     await writer.wait()
     return writer
+
+
+class Stopwatch:
+    """A clock whose time passes while a checkpoint is written."""
+
+    def __init__(self) -> None:
+        self.s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.s
+
+    def now_s(self) -> float:
+        return self.s
+
+
+class TimedFolder(CheckpointFolder):
+    """Writes take as long as the test says; ``early``: how each was written."""
+
+    def __init__(self, directory: Path, clock: Stopwatch) -> None:
+        super().__init__(directory, keep=2)
+        self._clock = clock
+        self.takes_s = 0.0
+        self.early: list[bool] = []
+
+    def write(self, checkpoint: Checkpoint, *, early: bool = False) -> Path:
+        self._clock.s += self.takes_s
+        self.early.append(early)
+        return super().write(checkpoint, early=early)
+
+
+async def test_next_early_checkpoint_is_affordable_when_the_newest_cost_one_percent_of_the_time(
+    tmp_path: Path,
+) -> None:
+    clock = Stopwatch()
+    context = make_context("learner", make_settings(tmp_path, broker_url=""), bus=cast(Any, None))
+    context = dataclasses.replace(context, clock=clock)
+    folder = TimedFolder(tmp_path / "checkpoints", clock)
+    store = cast(Any, RefusingStore(UnavailableError("away")))
+    writer = CheckpointWriter(context, folder, store)
+    assert writer.affordable_at_s == math.inf, "none before the first"
+    await writer.begin(checkpoint(version(1)), copied_in_s=0.0, early=False)
+    assert writer.affordable_at_s == math.inf, "none while one is written"
+    await writer.wait()
+    assert writer.affordable_at_s == 105.0
+    folder.takes_s = 2.0
+    await writer.begin(checkpoint(version(2)), copied_in_s=0.5, early=True)
+    await writer.wait()
+    assert writer.affordable_at_s == pytest.approx(100.0 + 250.0)
+    assert folder.early == [False, True]
 
 
 async def test_report_that_a_later_one_repeats_ends_no_training(tmp_path: Path) -> None:

@@ -129,7 +129,7 @@ class ClusterLoop:
             raise SupersededError(
                 "Another admission leads",
                 why=f"{other} holds the Lease {self._access.lease}",
-                fix="nothing: this process starts again and stands by",
+                fix="do nothing: this process starts again and stands by",
             )
         leads = self._election.leads(now_s=self._now_s())
         if leads and not self._is_marked:

@@ -1,0 +1,132 @@
+"""Two pods of admission: one leads, the other takes over when it is deleted, killed, or on a node that is lost."""
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import cartpole_values, install
+from tests.cluster.kube import CHART, Namespace, balanced_audit, trains, until
+from tidegate.admission.kubernetes.leader_label import LABEL
+
+pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def release(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespace:
+    """CartPole, which trains when this returns."""
+    made = Namespace(namespace, "two")
+    install(made, cartpole_values(tmp_path_factory.mktemp("values")), "--set", "admission.replicas=2")
+    assert made.ready("admission") == ["two-admission-0", "two-admission-1"], "both, for `helm --wait`"
+    trains(made, more=20, timeout_s=300)
+    return made
+
+
+def holder(release: Namespace) -> str:
+    return str(release.get("lease", "two-admission-leader")["spec"].get("holderIdentity", ""))
+
+
+def other_than(pod: str) -> str:
+    return "two-admission-1" if pod == "two-admission-0" else "two-admission-0"
+
+
+def called(release: Namespace) -> list[str]:
+    """The pods behind the Service that are ready."""
+    found = release.kubectl(
+        "get", "endpointslices", "--selector", "kubernetes.io/service-name=two-admission", "--output=json"
+    )
+    endpoints: list[Any] = [end for each in json.loads(found)["items"] for end in each.get("endpoints") or []]
+    return [end["targetRef"]["name"] for end in endpoints if end["conditions"]["ready"]]
+
+
+def tidegate(release: Namespace, *arguments: str) -> str:
+    """As the docs describe it: in the pod that leads."""
+    return release.kubectl("exec", "service/two-admission", "--", "tidegate", *arguments)
+
+
+def until_leads(release: Namespace, pod: str, *, timeout_s: float = 180.0) -> float:
+    """Seconds until this pod, and no other, holds the Lease and is called."""
+    return until(
+        f"{pod} leads", lambda: holder(release) == pod and called(release) == [pod], timeout_s=timeout_s
+    )
+
+
+def test_one_pod_leads_and_the_other_stands_by(release: Namespace) -> None:
+    leader = holder(release)
+    until_leads(release, leader)
+    labels = {
+        pod["metadata"]["name"]: pod["metadata"]["labels"].get(LABEL) for pod in release.pods("admission")
+    }
+    assert labels == {leader: "true", other_than(leader): None}
+    log = release.kubectl("logs", other_than(leader))
+    assert "service_stands_by" in log
+    assert "service_ready" not in log
+
+
+def test_pause_holds_when_the_leader_is_deleted(release: Namespace, figures: dict[str, object]) -> None:
+    leader = holder(release)
+    tidegate(release, "pause", "--reason", "of this test")
+    # The other one gets the Lease that a leader releases which ends.
+    release.kubectl("delete", "pod", leader, "--wait=false")
+    figures["leads_after_deletion_s"] = until_leads(release, other_than(leader))
+    assert "of this test" in tidegate(release, "status", "--once")
+    tidegate(release, "resume")
+    trains(release, more=20, timeout_s=180)
+    until("both are ready", lambda: len(release.ready("admission")) == 2, timeout_s=180)
+    assert holder(release) == other_than(leader), "it does not go back"
+
+
+def test_leader_that_is_lost_with_its_node_is_replaced_while_the_run_trains(
+    release: Namespace, figures: dict[str, object]
+) -> None:
+    """Its processes are gone without a word, and Kubernetes cannot remove its pod."""
+    leader = holder(release)
+    finalizer = json.dumps({"metadata": {"finalizers": ["tidegate.dev/lost-node"]}})
+    release.kubectl("patch", "pod", leader, "--type=merge", "--patch", finalizer)
+    try:
+        release.kubectl("delete", "pod", leader, "--force", "--grace-period=0", "--wait=false")
+        figures["leads_after_lost_node_s"] = until_leads(release, other_than(leader))
+        figures["trains_without_it_s"] = trains(release, more=20, timeout_s=180)
+        assert release.get("pod", leader)["metadata"]["deletionTimestamp"]
+    finally:
+        release.kubectl(
+            "patch", "pod", leader, "--type=merge", "--patch", '{"metadata": {"finalizers": null}}'
+        )
+    until("both are ready", lambda: len(release.ready("admission")) == 2, timeout_s=180)
+    balanced_audit(release)
+
+
+def test_leader_that_hears_nothing_of_its_end_ends_itself(release: Namespace) -> None:
+    """As one that was cut off from the API server: another pod holds the Lease all of a sudden."""
+    leader = holder(release)
+    restarts = restarts_of(release, leader)
+    taken = json.dumps({"spec": {"holderIdentity": other_than(leader)}})
+    release.kubectl("patch", "lease", "two-admission-leader", "--type=merge", "--patch", taken)
+    until_leads(release, other_than(leader))
+    until("it started again", lambda: restarts_of(release, leader) > restarts, timeout_s=120)
+    until("it stands by", lambda: len(release.ready("admission")) == 2, timeout_s=120)
+    assert holder(release) == other_than(leader)
+
+
+def test_upgrade_replaces_one_pod_after_the_other_and_the_run_trains_on(
+    release: Namespace, figures: dict[str, object]
+) -> None:
+    started_s = time.monotonic()
+    release.helm(
+        "upgrade",
+        str(CHART),
+        "--reset-then-reuse-values",
+        "--set",
+        "admission.podAnnotations.tried=again",
+        "--wait",
+    )
+    figures["upgrade_s"] = time.monotonic() - started_s
+    until_leads(release, holder(release))
+    trains(release, more=20, timeout_s=180)
+    balanced_audit(release)
+    release.helm("uninstall", "--wait")
+
+
+def restarts_of(release: Namespace, pod: str) -> int:
+    return int(release.get("pod", pod)["status"]["containerStatuses"][0]["restartCount"])
