@@ -2,7 +2,7 @@
 
 Where admission has several pods (``admission.replicas`` of the chart), one leads and the others stand by, but a leader
 that was cut off may not know yet that another one took over. So each message says which process wrote it, and JetStream
-takes it only as the next one of the subject: whoever took over last publishes limits, and an earlier one finds out.
+takes it only as the next one of the subject: the writer that took over last publishes limits, an earlier one finds out.
 """
 
 from tidegate.core.errors import ConflictError, UnavailableError

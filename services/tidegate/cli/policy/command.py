@@ -79,7 +79,7 @@ def policy(
         check_format(Path(output))
     check_target(to or "", setting="--to")
     check_target(output, setting="--output")
-    stored = stored_version(named_run(run, folder), version)
+    stored = stored_version(named_run(run, folder), version, in_pod=True)
     if push_to_hub is not None:
         repository = HubRepository(push_to_hub, private=private)
         address = push_policy(repository, stored, file_name=Path(output).name, adapters=adapters)

@@ -90,7 +90,7 @@ def push_policy(repository: HubRepository, stored: StoredPolicy, *, file_name: s
             form = (
                 f"The policy as one file, `{file_name}`, with its preprocessing and spaces in the metadata."
             )
-            card = model_card(stored, read_facts(stored.folder, stored.version), base="", form=form)
+            card = model_card(stored, read_facts(stored), base="", form=form)
             (folder / README).write_text(card, encoding="utf-8")
         else:
             write_folder(stored, folder, adapters=adapters)

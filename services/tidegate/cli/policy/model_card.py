@@ -1,7 +1,6 @@
 """The README of an exported policy: where it comes from and how it was trained, from the run's own files."""
 
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +8,6 @@ import msgspec
 from tidegate.cli.accounting import RunAccounting, ledger_path, read_accounting
 from tidegate.cli.audit import one_line
 from tidegate.cli.up.history import read_steps
-from tidegate.core.ids import PolicyVersion
 from tidegate.launch.run_folder import read_plan
 from tidegate.launch.stored_policy import StoredPolicy
 from tidegate.learner.algorithm import find_algorithm
@@ -36,18 +34,19 @@ class CardFacts(msgspec.Struct, frozen=True):
     warmup: dict[str, Any] = {}
 
 
-def read_facts(folder: Path, made: PolicyVersion) -> CardFacts:
-    """The facts of a version in a run folder; those whose files are elsewhere are left out.
+def read_facts(stored: StoredPolicy) -> CardFacts:
+    """The facts of a version; those whose files are elsewhere, as in a pod, are left out.
 
     Raises:
         CorruptionError: journal or ledger cannot be read.
     """
+    folder, made = stored.folder, stored.version
     ledger = ledger_path(folder)
     has_accounting = ledger.is_file()
     steps = [each for each in read_steps(folder) if f"{each['lineage']}@{each['step']}" == str(made)]
     evaluations = [each for each in read_events(folder, "evaluation") if each.get("version") == str(made)]
     warmups = list(read_events(folder, WARMED_UP))
-    _, plan = read_plan(folder)
+    _, plan = read_plan(stored.described_in or folder)
     return CardFacts(
         learner=plan.services["learner"],
         accounting=read_accounting(folder) if has_accounting else None,

@@ -38,7 +38,7 @@ def write_folder(stored: StoredPolicy, to: Path, *, adapters: bool) -> None:
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(parents=True)
         form = _write_model(stored, unfinished, adapters=adapters)
-        card = model_card(stored, read_facts(stored.folder, stored.version), base=base, form=form)
+        card = model_card(stored, read_facts(stored), base=base, form=form)
         (unfinished / README).write_text(card, encoding="utf-8")
         unfinished.rename(to)
     except OSError as error:

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import onnx
 import onnxruntime
@@ -18,9 +19,12 @@ from tests.unit.cli.run_folder import write_accounting
 from tidegate.cli.accounting import journal_path, ledger_path
 from tidegate.cli.app import EXIT_FAILED, run
 from tidegate.cli.policy.exporting import metadata_of, write_policy
+from tidegate.cli.policy.model_card import read_facts
 from tidegate.core.errors import ConfigError
 from tidegate.core.spaces import description_from_json
+from tidegate.launch import stored_policy
 from tidegate.launch.run_file import read_run_file
+from tidegate.launch.run_folder import read_record
 from tidegate.launch.stored_policy import StoredPolicy, read_stored_policy
 
 RUNS = Path(__file__).parents[4] / "runs"
@@ -124,6 +128,52 @@ def test_command_writes_the_named_version(tmp_path: Path, capsys: pytest.Capture
     assert run(["policy", str(folder), "--version", "0-root@18", "-o", str(path)]) == 0
     assert "policy.onnx: version 0-root@18 of cartpole-" in capsys.readouterr().out
     assert path.is_file()
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The volume of the learner's pod, where the command finds the run by the mounted files."""
+    folder = write_policies(tmp_path / "pod", kept=())
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    record = read_record(folder)
+    (mounted / "run.yaml").write_bytes(msgspec.yaml.encode(record.run_file))
+    cluster: dict[str, object] = {
+        "run_id": record.run_id,
+        "broker_url": "nats://demo-nats:4222",
+        "addresses": {},
+    }
+    (mounted / "cluster.yaml").write_bytes(msgspec.yaml.encode(cluster))
+    (folder / "run.json").unlink()
+    shutil.rmtree(folder / "weight_distribution")
+    monkeypatch.setenv("TIDEGATE_CLUSTER", str(mounted))
+    monkeypatch.setenv("TIDEGATE_BROKER_USER", "learner")
+    monkeypatch.setenv("TIDEGATE_BROKER_PASSWORD", "secret")
+    monkeypatch.setattr(stored_policy, "POD_DATA", folder)
+    return folder
+
+
+def test_command_in_the_learners_pod_writes_what_its_volume_has(
+    pod: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy.safetensors"
+    assert run(["policy", "-o", str(path)]) == 0
+    assert "policy.safetensors: version 0-root@20 of cartpole-" in capsys.readouterr().out
+    metadata = metadata_in(path)
+    assert description_from_json(metadata["tidegate.environment"]) == CARTPOLE
+    assert "tidegate.audit" not in metadata, "the ledger is in another pod"
+    assert run(["policy", "-o", str(tmp_path / "policy.onnx")]) == 0
+    assert run(["policy", "--version", "best", "-o", str(path)]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "in the pod RELEASE-weight-distribution-0" in said, "the learner knows of no best version"
+    monkeypatch.setattr(stored_policy, "POD_DATA", tmp_path / "of-another-service")
+    assert run(["policy", "-o", str(path)]) == 2
+    assert "RELEASE-learner-0" in " ".join(capsys.readouterr().err.split())
+
+
+def test_card_of_a_policy_from_a_pod_leaves_out_what_is_elsewhere(pod: Path) -> None:
+    facts = read_facts(read_stored_policy(None, None, in_pod=True))
+    assert (facts.accounting, facts.ledger_head, facts.step) == (None, "", {})
 
 
 @pytest.mark.parametrize(
