@@ -2,7 +2,7 @@
 
 import json
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -36,7 +36,8 @@ def called(release: Namespace) -> list[str]:
     found = release.kubectl(
         "get", "endpointslices", "--selector", "kubernetes.io/service-name=two-admission", "--output=json"
     )
-    endpoints: list[Any] = [end for each in json.loads(found)["items"] for end in each.get("endpoints") or []]
+    slices = cast("list[dict[str, Any]]", json.loads(found)["items"])
+    endpoints = [end for each in slices for end in cast("list[dict[str, Any]]", each.get("endpoints") or [])]
     return [end["targetRef"]["name"] for end in endpoints if end["conditions"]["ready"]]
 
 

@@ -218,6 +218,27 @@ async def test_pod_waits_for_an_api_server_that_does_not_answer_and_for_a_silent
     assert holder(api) == SECOND
 
 
+async def test_pod_without_the_broker_neither_takes_the_lease_nor_keeps_it(
+    make: Make, api: FakeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected = False
+    monkeypatch.setattr(Bus, "connected", property(lambda _bus: connected))
+    first = make(FIRST)
+    standing_by = asyncio.create_task(lead(first))
+    await asyncio.sleep(5 * CONFIG.kubernetes.sync_s)
+    assert (standing_by.done(), holder(api)) == (False, "")
+    connected = True
+    await standing_by
+    async with running(build, CONFIG, first):
+        await until(lambda: first.stats.value(statistics.KUBERNETES_LEADER) == 1.0)
+        connected = False
+        await until(lambda: first.stats.value(statistics.KUBERNETES_LEADER) == 0.0)
+        # Nobody took it meanwhile.
+        connected = True
+        await until(lambda: first.stats.value(statistics.KUBERNETES_LEADER) == 1.0)
+        assert holder(api) == FIRST
+
+
 async def test_pod_that_drains_stands_by_no_longer(make: Make, api: FakeApi) -> None:
     hold(api, FIRST)
     second = make(SECOND)

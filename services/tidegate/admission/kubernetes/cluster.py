@@ -122,7 +122,9 @@ class ClusterLoop:
         context = self._context
         now_s, wall_s = self._now_s(), context.clock.now_s()
         self._unreachable = False
-        await self._attempt("renew the Lease", self._election.renew(now_s=now_s, wall_s=wall_s))
+        # A leader that lost the broker lets the Lease grow old: another pod may have the broker.
+        if context.bus.connected or not self._access.pods:
+            await self._attempt("renew the Lease", self._election.renew(now_s=now_s, wall_s=wall_s))
         if self._unreachable:
             return self._record_round(leads=False)  # one timeout is enough: skip the other requests
         if self._access.pods and (other := self._election.other):

@@ -47,7 +47,10 @@ async def _lead_or_drain(context: ServiceContext, config: AdmissionConfig, acces
         leader_file.unlink(missing_ok=True)
         while True:
             try:
-                if await election.renew(now_s=clock.monotonic_s(), wall_s=clock.now_s()):
+                # Without the broker it could do nothing with it.
+                if context.bus.connected and await election.renew(
+                    now_s=clock.monotonic_s(), wall_s=clock.now_s()
+                ):
                     leader_file.touch()
                     context.log.info("leads", pod=access.identity)
                     return
