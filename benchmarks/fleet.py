@@ -55,6 +55,8 @@ class Fleet(msgspec.Struct, frozen=True):
 FLEETS = (
     Fleet(50, "lognormal:1:0.5"),
     Fleet(100, "lognormal:1:0.5"),
+    Fleet(200, "lognormal:4:0.5"),
+    Fleet(200, "lognormal:2:0.5"),
     Fleet(200, "lognormal:1:0.5"),
     Fleet(200, "lognormal:0.5:0.5"),
     Fleet(200, "lognormal:0.25:0.5"),
