@@ -48,6 +48,15 @@ PATH_REFUSALS = {
     errno.ENAMETOOLONG: "name a shorter path",
 }
 
+# By the package that an import misses: the extra that has it.
+EXTRAS = {
+    "torch": "train",
+    "transformers": "llm",
+    "gymnasium": "env",
+    "matplotlib": "train",
+    "onnx": "images",
+}
+
 
 def _not_loaded() -> None:
     """Placeholder of the commands that this process does not run."""
@@ -93,7 +102,7 @@ def completed_words() -> list[str]:
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit code.
 
-    A ``TidegateError``, and what the system refuses at a path, is printed as one line.
+    A ``TidegateError``, what the system refuses at a path, and an extra that is not installed are printed as one line.
     """
     _print_any_text()
     try:
@@ -102,6 +111,11 @@ def run(arguments: list[str]) -> int:
         return end.code if isinstance(end.code, int) else EXIT_FAILED
     except TidegateError as error:
         return print_error(error)
+    except ModuleNotFoundError as error:
+        if (extra := EXTRAS.get((error.name or "").partition(".")[0])) is None:
+            raise
+        fix = f"install tidegate[{extra}], or in a cluster run it in the learner's pod, whose image has it"
+        return print_error(ConfigError(f"This command needs {error.name}, which is not installed", fix=fix))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             sys.stderr.write(

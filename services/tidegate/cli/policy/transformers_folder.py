@@ -9,13 +9,13 @@ from pathlib import Path
 from tidegate.cli.policy.model_card import model_card, read_facts
 from tidegate.core.errors import ConfigError
 from tidegate.launch.stored_policy import StoredPolicy
-from tidegate.models.language_models import open_tokenizer
 from tidegate.models.model_folder import folder_digest, pretrained_folder
 from tidegate.runtime.loading import load
 
 README = "README.md"
-# Loads torch, which the other forms of a policy do not need.
+# They load torch, which the other forms of a policy do not need: light images and installations have none.
 LIBRARY = "tidegate.models.transformers_folders"
+TOKENIZERS = "tidegate.models.language_models:open_tokenizer"
 MERGED = "All weights, as transformers loads them: `AutoModelForCausalLM.from_pretrained(folder)`."
 ADAPTED = "All weights, with the trained adapters added, as transformers loads them."
 APART = "The trained adapters alone, as PEFT loads them: `PeftModel.from_pretrained(base, folder)`."
@@ -70,7 +70,7 @@ def _write_model(stored: StoredPolicy, folder: Path, *, adapters: bool) -> str:
     policy, sampler = stored.file.policy, stored.file.workload.sampler
     if policy.kind == "char_lm":
         parts = load(f"{LIBRARY}:char_model")(policy, stored.tensors)
-        parts.write(folder, sampler, stop_ids=sorted(open_tokenizer(policy).stop_ids))
+        parts.write(folder, sampler, stop_ids=sorted(load(TOKENIZERS)(policy).stop_ids))
         return CHARACTERS
     base = pretrained_folder(policy.path)
     if stored.base_digest and folder_digest(base) != stored.base_digest:
@@ -82,7 +82,7 @@ def _write_model(stored: StoredPolicy, folder: Path, *, adapters: bool) -> str:
     if adapters:
         load(f"{LIBRARY}:write_adapters")(folder, stored.tensors, policy.lora, base=policy.path)
         return APART
-    stop_ids = sorted(open_tokenizer(policy).stop_ids)
+    stop_ids = sorted(load(TOKENIZERS)(policy).stop_ids)
     parts = load(f"{LIBRARY}:merged_model")(policy, stored.tensors, base=base)
     parts.write(folder, sampler, stop_ids=stop_ids)
     return ADAPTED if policy.lora.rank else MERGED

@@ -2,6 +2,8 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -169,6 +171,36 @@ def test_command_in_the_learners_pod_writes_what_its_volume_has(
     monkeypatch.setattr(stored_policy, "POD_DATA", tmp_path / "of-another-service")
     assert run(["policy", "-o", str(path)]) == 2
     assert "RELEASE-learner-0" in " ".join(capsys.readouterr().err.split())
+
+
+WITHOUT_TORCH = """\
+import sys
+sys.modules["torch"] = None
+from tidegate.cli.app import run
+sys.exit(run(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("name", ["policy.onnx", "policy.safetensors"])
+def test_policy_of_segments_is_written_without_torch(tmp_path: Path, name: str) -> None:
+    folder, path = write_policies(tmp_path / "run"), tmp_path / name
+    arguments = ["policy", str(folder), "-o", str(path)]
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert path.is_file()
+
+
+def test_command_that_needs_an_extra_names_it_where_it_is_missing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, "replay"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    said = " ".join(done.stderr.split())
+    assert said.startswith(
+        "tidegate: This command needs torch, which is not installed. Install tidegate[train]"
+    )
 
 
 def test_card_of_a_policy_from_a_pod_leaves_out_what_is_elsewhere(pod: Path) -> None:
