@@ -264,7 +264,7 @@ def test_one_of_several_pods_of_admission_is_called_and_they_keep_off_one_node()
     (term,) = pod["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
     labels = term["podAffinityTerm"]["labelSelector"]["matchLabels"]
     assert labels.items() <= pod["metadata"]["labels"].items()
-    mine = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
+    mine: dict[str, Any] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}
     own = own_pods(render(values={"admission.replicas": 2, "admission.affinity": mine}))["admission"]
     assert own["spec"]["affinity"] == mine
 

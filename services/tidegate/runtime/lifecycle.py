@@ -268,6 +268,8 @@ class ServiceLifecycle:
                 context.bus.check()
                 if publishes:
                     await self._publish_stats(context)
+                else:
+                    self._ports.record_usage(context.stats)
                 await asyncio.sleep(self._settings.telemetry.stats_period_s)
         except Exception as error:
             self._fail(REPORT, error)

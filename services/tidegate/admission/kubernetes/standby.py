@@ -52,7 +52,7 @@ async def _lead_or_drain(context: ServiceContext, config: AdmissionConfig, acces
                     now_s=clock.monotonic_s(), wall_s=clock.now_s()
                 ):
                     leader_file.touch()
-                    context.log.info("leads", pod=access.identity)
+                    context.log.info("lease_taken", pod=access.identity)
                     return
                 if is_marked:
                     await label.remove()
