@@ -38,6 +38,14 @@ POLICY_ATTEMPTS = 120
 COST = "controller.kubernetes.io/pod-deletion-cost"
 
 
+def observing_rules(**more: Any) -> list[Manifest]:
+    """The rules of an installation that leaves the actors' scale and rank alone."""
+    rules = rbac.rules(
+        mode="observe", deletion_cost=False, deployments=["t-actor"], lease="t-admission-leader", **more
+    )
+    return list(json.loads(msgspec.json.encode(rules)))
+
+
 def rules_of(objects: list[Manifest], name: str) -> list[Manifest]:
     return list(named(objects, "Role", name)["rules"])
 
@@ -66,10 +74,7 @@ def test_admission_may_do_what_it_declares(*, mode: Mode, deletion_cost: bool, c
 
 def test_admission_scales_nothing_where_it_may_not_end_the_run() -> None:
     without = render(values={"admission.kubernetes.endsRun": False})
-    wanted = rbac.rules(
-        mode="observe", deletion_cost=False, deployments=["t-actor"], lease="t-admission-leader"
-    )
-    assert rules_of(without, "t-admission") == json.loads(msgspec.json.encode(wanted))
+    assert rules_of(without, "t-admission") == observing_rules()
     assert "TIDEGATE_LEARNER" not in environment(own_pods(without)["admission"])
     assert environment(own_pods(render())["admission"])["TIDEGATE_LEARNER"] == "t-learner"
 
@@ -78,14 +83,7 @@ def test_admission_scales_nothing_where_it_may_not_end_the_run() -> None:
 @pytest.mark.parametrize("queue", ["", "team"])
 def test_admission_needs_no_access_to_a_learner_that_ends_as_a_job(kind: LearnerKind, queue: str) -> None:
     objects = render(values={"learner.kind": kind, "kueue.queueName": queue})
-    wanted = rbac.rules(
-        mode="observe",
-        deletion_cost=False,
-        deployments=["t-actor"],
-        lease="t-admission-leader",
-        ends_run=True,
-    )
-    assert rules_of(objects, "t-admission") == json.loads(msgspec.json.encode(wanted))
+    assert rules_of(objects, "t-admission") == observing_rules(ends_run=True)
     assert environment(own_pods(objects)["admission"])["TIDEGATE_LEARNER"] == "t-learner"
     assert environment(own_pods(objects)["admission"])["TIDEGATE_LEARNER_KIND"] == kind
     assert "TIDEGATE_LEARNER_KIND" not in environment(own_pods(render())["admission"])
@@ -109,16 +107,8 @@ def test_pods_are_patched_only_under_a_policy_that_limits_it() -> None:
 
 def test_several_pods_of_admission_may_label_themselves_under_a_policy_that_limits_it() -> None:
     objects = render(values=PODS)
-    wanted = rbac.rules(
-        mode="observe",
-        deletion_cost=False,
-        deployments=["t-actor"],
-        lease="t-admission-leader",
-        ends_run=True,
-        learner="t-learner",
-        pods=["t-admission-0", "t-admission-1"],
-    )
-    assert rules_of(objects, "t-admission") == json.loads(msgspec.json.encode(wanted))
+    pods = ["t-admission-0", "t-admission-1"]
+    assert rules_of(objects, "t-admission") == observing_rules(ends_run=True, learner="t-learner", pods=pods)
     (policy,) = of_kind(objects, "ValidatingAdmissionPolicy")
     assert policy["spec"]["failurePolicy"] == "Fail"
     assert "admission.replicas: ValidatingAdmissionPolicy needs Kubernetes 1.30" in refusal(

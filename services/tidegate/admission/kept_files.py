@@ -35,14 +35,10 @@ PUBLISH_TIMEOUT_S = 5.0
 class KeptFiles:
     """The files of one folder, and their copies in CONTROL; a message each, which the next one replaces."""
 
-    def __init__(self, context: ServiceContext, subject: LimitsSubject, *, has_others: bool) -> None:
-        """``subject``: says whether another admission took over, whose state is not to be overwritten.
-
-        ``has_others``: whether admission has other pods, with which this one takes turns.
-        """
+    def __init__(self, context: ServiceContext, subject: LimitsSubject) -> None:
+        """``subject``: says whether another admission took over, whose state is not to be overwritten."""
         self._context = context
         self._subject = subject
-        self._has_others = has_others
         self._folder: Path = context.data_dir
         # As published by this process, by file name; an absent file is empty.
         self._published: dict[str, bytes] = {}
@@ -57,7 +53,7 @@ class KeptFiles:
             UnavailableError: JetStream did not answer, or the disk refused a file.
         """
         is_filled = (self._folder / MARKER).exists()
-        if is_filled and not self._has_others:
+        if is_filled and not self._subject.has_others:
             return
         known = self._known()
         restored: list[str] = []
@@ -136,7 +132,7 @@ class KeptFiles:
             context.log.warning("state_not_published", file=name, error=str(error))
             return False
         self._published[name], self._sequences[name] = data, stored.sequence
-        if self._has_others:
+        if self._subject.has_others:
             try:
                 self._write_marker()
             except UnavailableError as error:  # the next restore reads what this folder has from the broker

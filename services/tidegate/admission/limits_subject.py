@@ -18,6 +18,11 @@ ATTEMPTS_MAX = 8
 class SupersededError(ConflictError):
     """Another admission leads; this process starts again and stands by."""
 
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            "Another admission leads", why=why, fix="do nothing: this process starts again and stands by"
+        )
+
 
 class LimitsSubject:
     """Publishes limits as one writer, of several or the only one."""
@@ -34,6 +39,11 @@ class LimitsSubject:
         self._subject = context.topology.control(TASK_QUEUE)
         # Of the newest message, as this writer knows it; 0 for none.
         self._sequence = 0
+
+    @property
+    def has_others(self) -> bool:
+        """Whether admission has other pods, with which this one takes turns."""
+        return bool(self._writer)
 
     async def take_over(self) -> None:
         """Repeat the limits in force as this writer's; from then on those of earlier writers are refused.
@@ -94,9 +104,7 @@ class LimitsSubject:
         writer = last.headers.get(HEADER_WRITER, "")
         if writer != self._writer:
             raise SupersededError(
-                "Another admission leads",
-                why=f"the limits in force are those of {writer or 'an earlier version of admission'}",
-                fix="do nothing: this process starts again and stands by",
+                f"the limits in force are those of {writer or 'an earlier version of admission'}"
             )
         return last.sequence
 

@@ -34,15 +34,14 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
     """Assemble the loops; nothing is decided before the first tick."""
     settings, live = context.settings, context.live
     access = access_from(os.environ)
-    has_others = access is not None and bool(access.pods)
     subject = LimitsSubject(
         context,
-        writer=f"{access.identity}-{GENERATOR.getrandbits(64):016x}" if access and has_others else "",
+        writer=f"{access.identity}-{GENERATOR.getrandbits(64):016x}" if access and access.pods else "",
         deadline_s=config.limits_refresh_s,
     )
     # First: what an earlier leader publishes after it is refused, and what it published before is restored.
     await subject.take_over()
-    kept = KeptFiles(context, subject, has_others=has_others)
+    kept = KeptFiles(context, subject)
     await kept.restore()
     live.follow_all(scaling=config.scaling, until=settings.until)
     follower = SettingsFollower(context, tells=True)
@@ -82,7 +81,7 @@ async def build(context: ServiceContext, config: AdmissionConfig) -> ServicePart
         "tick": admission.tick,
         "settings": follower.follow,
     }
-    cluster = await open_cluster(context, admission, config.kubernetes)
+    cluster = await open_cluster(context, admission, config.kubernetes, access)
     if cluster is not None:
         loops["kubernetes"] = cluster[0].run
 

@@ -87,7 +87,7 @@ class FoundCheckpoint(msgspec.Struct, frozen=True, eq=False):
 class CheckpointFolder:
     """The numbered checkpoints of one learner; ``write`` keeps the newest ``keep`` and deletes the others.
 
-    An early one is replaced by the next checkpoint, so that those in regular distances go back as far as without it.
+    An early one is replaced by the next checkpoint, so that it takes the place of at most one that was due.
     """
 
     def __init__(self, directory: Path, *, keep: int) -> None:

@@ -27,6 +27,7 @@ from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import StalenessConfig
 from tidegate.runtime.live_settings import LiveSections, LiveSettings
 from tidegate.runtime.service import ServiceContext
+from tidegate.runtime.streams import Stored
 from tidegate.wire.clients.admission import AdmissionClient
 
 pytestmark = pytest.mark.integration
@@ -104,11 +105,16 @@ def holder(api: FakeApi) -> str:
     return api.objects[f"{LEASES}/t-admission-leader"].get("spec", {}).get("holderIdentity", "")
 
 
-async def in_force(context: ServiceContext) -> Limits:
+async def newest(context: ServiceContext) -> Stored:
+    """The message of the limits in force."""
     topology = context.topology
     stored = await context.bus.last(topology.stream("CONTROL"), topology.control("task_queue"))
     assert stored is not None
-    return msgspec.json.decode(stored.data, type=Limits)
+    return stored
+
+
+async def in_force(context: ServiceContext) -> Limits:
+    return msgspec.json.decode((await newest(context)).data, type=Limits)
 
 
 def test_admission_of_one_pod_waits_for_no_turn(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +138,7 @@ async def test_pod_that_stands_by_takes_over_with_the_pause_and_the_label(make: 
         await asyncio.sleep(5 * CONFIG.kubernetes.sync_s)
         assert not standing_by.done()
         assert (holder(api), labelled(api)) == (FIRST, [FIRST])
-    # It released the Lease, so nobody waits until it is old.
+    # It released the Lease, so the other pod does not wait until it is old.
     await standing_by
     async with running(build, CONFIG, second):
         await until(lambda: labelled(api) == [SECOND])
@@ -153,7 +159,7 @@ async def test_folder_of_an_earlier_leader_is_overtaken_by_what_came_after(make:
     async with leading(make(FIRST)) as client:
         assert not (await client.limits())[0].paused
         assert not (first.data_dir / PAUSE_FILE).exists()
-        # Nobody else published since: what its folder has is newer, whatever the broker took.
+        # No other pod published since: what its folder has is newer, whatever the broker took.
         await client.set_paused(paused=True, reason="again", by="ana")
     (first.data_dir / PAUSE_FILE).unlink()
     async with leading(make(FIRST)) as client:
@@ -175,8 +181,8 @@ async def live_until_superseded(first: ServiceContext, make: Make, api: FakeApi)
         await until(lambda: labelled(api) == [FIRST])
         api.hangs = True
         await until(lambda: first.stats.value(statistics.KUBERNETES_LEADER) == 0.0)
-        # Its Lease grows old, and nobody could take it: limits are published on.
-        await until_newer(first, await newest_sequence(first))
+        # Its Lease grows old, and no other pod could take it: limits are published on.
+        await until_newer(first, (await newest(first)).sequence)
         api.hangs = False
         hold(api, SECOND)
         second = make(SECOND)
@@ -191,16 +197,9 @@ async def live_until_superseded(first: ServiceContext, make: Make, api: FakeApi)
             assert (await in_force(second)).reason.endswith("to the right one")
 
 
-async def newest_sequence(context: ServiceContext) -> int:
-    topology = context.topology
-    stored = await context.bus.last(topology.stream("CONTROL"), topology.control("task_queue"))
-    assert stored is not None
-    return stored.sequence
-
-
 async def until_newer(context: ServiceContext, sequence: int) -> None:
     async with asyncio.timeout(60.0):
-        while await newest_sequence(context) == sequence:
+        while (await newest(context)).sequence == sequence:
             await asyncio.sleep(0.05)
 
 
@@ -233,7 +232,7 @@ async def test_pod_without_the_broker_neither_takes_the_lease_nor_keeps_it(
         await until(lambda: first.stats.value(statistics.KUBERNETES_LEADER) == 1.0)
         connected = False
         await until(lambda: first.stats.value(statistics.KUBERNETES_LEADER) == 0.0)
-        # Nobody took it meanwhile.
+        # No other pod took it meanwhile.
         connected = True
         await until(lambda: first.stats.value(statistics.KUBERNETES_LEADER) == 1.0)
         assert holder(api) == FIRST

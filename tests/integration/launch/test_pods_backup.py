@@ -308,7 +308,7 @@ async def test_backups_are_made_beside_the_leader_and_go_on_behind_those_of_anot
     leads.parent.mkdir(exist_ok=True)
     async with making(running, tmp_path / "bucket", beside_leader=True):
         await asyncio.sleep(0.2)
-        assert read_state(running.folder) is None, "nobody expects one of a pod that stands by"
+        assert read_state(running.folder) is None, "none is expected of a pod that stands by"
         leads.touch()
         await until(lambda: is_expected(running.folder) and state_of(running.folder).number == 1)
         leads.unlink()

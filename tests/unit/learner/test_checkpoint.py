@@ -119,7 +119,7 @@ def test_only_the_newest_stay(tmp_path: Path) -> None:
     assert folder.versions() == [version(11), version(12)]
 
 
-def test_early_one_is_replaced_by_the_next_and_the_others_go_back_as_far_as_without_it(
+def test_early_one_is_replaced_by_the_next_and_takes_the_place_of_one_other(
     tmp_path: Path,
 ) -> None:
     folder = open_folder(tmp_path, keep=2)
@@ -128,14 +128,14 @@ def test_early_one_is_replaced_by_the_next_and_the_others_go_back_as_far_as_with
         folder.write(checkpoint(version(step)), early=early)
         seen.append([held.step for held in folder.versions()])
     assert seen == [[0], [0, 3], [0, 6], [0, 20], [20, 23], [20, 40]]
-    # After a restart nobody knows which one was early, and it stays as long as any.
+    # After a restart it is not known which one was early, and it stays as long as any.
     folder.write(checkpoint(version(43)), early=True)
     folder = open_folder(tmp_path, keep=2)
     folder.write(checkpoint(version(60)))
     assert folder.versions() == [version(43), version(60)]
 
 
-def test_early_one_that_a_rollback_deleted_is_missed_by_nobody(tmp_path: Path) -> None:
+def test_early_one_that_a_rollback_deleted_does_not_stop_the_next(tmp_path: Path) -> None:
     folder = open_folder(tmp_path, keep=2)
     first = folder.write(checkpoint(version(1)))
     folder.write(checkpoint(version(2)), early=True)

@@ -128,11 +128,7 @@ class ClusterLoop:
         if self._unreachable:
             return self._record_round(leads=False)  # one timeout is enough: skip the other requests
         if self._access.pods and (other := self._election.other):
-            raise SupersededError(
-                "Another admission leads",
-                why=f"{other} holds the Lease {self._access.lease}",
-                fix="do nothing: this process starts again and stands by",
-            )
+            raise SupersededError(f"{other} holds the Lease {self._access.lease}")
         leads = self._election.leads(now_s=self._now_s())
         if leads and not self._is_marked:
             self._is_marked = bool(await self._attempt("label the leader", self._label.take()))

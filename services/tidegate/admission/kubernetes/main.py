@@ -3,7 +3,7 @@
 import os
 
 from tidegate.admission.config import KubernetesConfig
-from tidegate.admission.kubernetes.access import access_from
+from tidegate.admission.kubernetes.access import Access
 from tidegate.admission.kubernetes.cluster import ClusterLoop
 from tidegate.admission.loops import Admission
 from tidegate.catalogue import admission as statistics
@@ -16,14 +16,9 @@ IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 
 
 async def open_cluster(
-    context: ServiceContext, admission: Admission, config: KubernetesConfig
+    context: ServiceContext, admission: Admission, config: KubernetesConfig, access: Access | None
 ) -> tuple[ClusterLoop, Api] | None:
-    """The loop, and the connections to close after it; None without access, or when connecting fails.
-
-    Raises:
-        ConfigError: access is enabled and the environment names no release or no Deployment.
-    """
-    access = access_from(os.environ)
+    """The loop, and the connections to close after it; None without access, or when connecting fails."""
     if access is None:
         return None
     try:

@@ -30,7 +30,7 @@ def test_names_come_from_the_pods_environment() -> None:
     assert named.run == "t"
 
 
-def test_admission_of_one_pod_takes_turns_with_nobody() -> None:
+def test_admission_of_one_pod_takes_no_turns() -> None:
     alone, two = (
         access_from(POD),
         access_from({**POD, "TIDEGATE_ADMISSION_PODS": "t-admission-0,t-admission-1"}),
