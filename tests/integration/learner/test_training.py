@@ -3,7 +3,7 @@ import json
 import threading
 import time
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -347,8 +347,15 @@ async def test_version_that_weight_distribution_lost_is_published_again(
         await until(lambda: len(running.store.commits) == 1)
         await running.serve_weights(tmp_path / "another-disk")
         weights = WeightDistributionClient(channel_of_test(life.context, "weight_distribution"))
+
+        async def versions() -> list[PolicyVersion]:
+            # Channels of a process share their connections: this one may still hold the learner's last failure.
+            with suppress(UnavailableError):
+                return (await weights.head())[1]
+            return []
+
         async with asyncio.timeout(60.0):
-            while version not in (await weights.head())[1]:
+            while version not in await versions():
                 await asyncio.sleep(0.05)
         assert (await bus.stream_state(topology.stream("POLICY"))).messages == 2
 
