@@ -1,11 +1,13 @@
 """`run.postgres` in a release: two pods with the address, and the way to it."""
 
+import json
 from typing import Any
 
 import pytest
 
-from tests.chart.rendering import Manifest, containers, named, needs_helm, own_pods, pods, render
+from tests.chart.rendering import Manifest, containers, named, needs_helm, own_pods, pods, refusal, render
 from tests.chart.test_network_policies import beyond_the_release
+from tidegate.runtime.instances import names_standbys
 from tidegate.runtime.replication.config import URI_VARIABLE
 
 pytestmark = [pytest.mark.chart, needs_helm]
@@ -86,3 +88,58 @@ def test_replicated_services_without_volumes_start_on_another_node_by_themselves
     assert named(objects, "StatefulSet", "t-admission")["spec"]["template"]["spec"]["tolerations"] == mine
     with_volumes = render(values=VALUES)
     assert named(with_volumes, "StatefulSet", "t-trajectory-store")["spec"]["volumeClaimTemplates"]
+
+
+STANDBYS: dict[str, Any] = {
+    **VALUES,
+    "taskQueue.replicas": 2,
+    "taskQueue.persistence.enabled": False,
+    "trajectoryStore.replicas": 3,
+    "trajectoryStore.persistence.enabled": False,
+}
+
+
+def test_pods_that_stand_by_are_replaced_one_after_another_and_not_on_one_node() -> None:
+    objects = render(values=STANDBYS)
+    for name, replicas in (("task-queue", 2), ("trajectory-store", 3)):
+        spec = named(objects, "Deployment", f"t-{name}")["spec"]
+        assert spec["replicas"] == replicas
+        assert spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+        (preferred,) = spec["template"]["spec"]["affinity"]["podAntiAffinity"].values()
+        term = preferred[0]["podAffinityTerm"]
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        assert term["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == name
+
+
+def test_callers_have_an_address_that_names_every_pod() -> None:
+    objects = render(values=STANDBYS)
+    for name in ("task-queue", "trajectory-store"):
+        service = named(objects, "Service", f"t-{name}-pods")["spec"]
+        assert service["clusterIP"] == "None"
+        assert service["selector"]["app.kubernetes.io/component"] == name
+    addresses = json.loads(named(objects, "ConfigMap", "t-run")["data"]["cluster.yaml"])["addresses"]
+    assert addresses["task_queue"] == ["dns:///t-task-queue-pods:7700"]
+    assert addresses["trajectory_store"] == ["dns:///t-trajectory-store-pods:7700"]
+    assert all(
+        names_standbys(address) == (service in ("task_queue", "trajectory_store"))
+        for service, each in addresses.items()
+        for address in each
+    )
+
+
+def test_certificates_have_the_name_by_which_callers_reach_every_pod() -> None:
+    objects = render(values={**STANDBYS, "tls.certManager.enabled": True})
+    for name in ("task-queue", "trajectory-store"):
+        assert f"t-{name}-pods" in named(objects, "Certificate", f"t-{name}-tls")["spec"]["dnsNames"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "word"),
+    [
+        ({"run.postgres": None, "postgres": {}}, "run.postgres is not set"),
+        ({"trajectoryStore.persistence.enabled": True}, "trajectoryStore.persistence.enabled is true"),
+        ({"restore": {"from": "s3://bucket/run", "number": 1}}, "restore.from is set"),
+    ],
+)
+def test_pods_that_could_not_stand_by_are_refused(changed: dict[str, Any], word: str) -> None:
+    assert word in refusal({**STANDBYS, **changed})

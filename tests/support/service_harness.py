@@ -97,11 +97,12 @@ async def running(
     await create_consumers(context, config)
     async with _environment(context):
         parts = await build(context, config)
-    address = context.settings.addresses[context.service][context.index]
+    address = context.settings.listen or context.settings.addresses[context.service][context.index]
     watchdog = LoopWatchdog(context.log)
     watchdog.start()
     try:
-        async with served(parts, RpcServer(parts.servicers, accepted()), address=address):
+        async with served(parts, RpcServer(parts.servicers, accepted()), address=address) as server:
+            await server.set_serving(serving=True)
             loops = [asyncio.ensure_future(loop()) for loop in parts.loops.values()]
             try:
                 yield context

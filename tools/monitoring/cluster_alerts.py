@@ -75,6 +75,7 @@ def cluster_alerts(period: Period) -> list[Alert]:
         _checkpoint_old(),
         _backup_old(),
         _replica_away(),
+        _all_stand_by(),
         _crash_loop(long),
         _certificate_expires(),
         _actors_pending(),
@@ -154,6 +155,29 @@ def _replica_away() -> Alert:
             "The password changed: update the Secret, then delete the pods of task queue and trajectory store.",
             "It is lost for good: with the volumes intact, remove the section `postgres` from the run, or name an empty"
             " database, which is filled from the files.",
+        ),
+        for_share=1 / 288,
+    )
+
+
+def _all_stand_by() -> Alert:
+    return Alert(
+        name="TidegateAllStandBy",
+        severity="page",
+        expr=f"min by ({OF_RUN}, job) ({selected(process_stats.STANDBY.metric)}) > 0",
+        summary=f"{OF_WHICH}: every pod of {{{{ $labels.job }}}} stands by, and none works",
+        meaning="Of the pods of a service one works and the others wait for it to end. Now all of them wait. Without"
+        " task queue and trajectory store training stands still; without admission it goes on under the last limits,"
+        " and pauses, scaling and the end of the run wait.",
+        confirm=(
+            "The logs of its pods: `replica_not_read` (task queue and trajectory store) has what PostgreSQL says,"
+            " `kubernetes_failed` (admission) what the Kubernetes API says.",
+        ),
+        steps=(
+            "Task queue or trajectory store: repair PostgreSQL or the way to it, as for"
+            " [TidegateReplicaAway](TidegateReplicaAway.md). A pod takes over by itself.",
+            "Admission: see that its pods reach the API server and the broker, and who holds the Lease:"
+            " `kubectl get lease`.",
         ),
         for_share=1 / 288,
     )

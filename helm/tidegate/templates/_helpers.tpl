@@ -298,7 +298,8 @@ workload: [task_queue, actor, inference, environment, trajectory_store, learner,
 {{- $_ := set $scaled $service (printf "%s/%s" $kind (include "tidegate.name" (list $root $row.name))) -}}
 {{- end -}}
 {{- if $row.called -}}
-{{- $_ := set $addresses $service (list (printf "%s:7700" (include "tidegate.name" (list $root $row.name)))) -}}
+{{- $format := ternary "dns:///%s-pods:7700" "%s:7700" (ne (include "tidegate.hasStandbys" (list $root $service)) "") -}}
+{{- $_ := set $addresses $service (list (printf $format (include "tidegate.name" (list $root $row.name)))) -}}
 {{- end -}}
 {{- end -}}
 {{- $copies := int .Values.nats.streamCopies | default (ternary (int .Values.nats.replicas) 1 (eq .Values.nats.mode "builtin")) -}}

@@ -8,6 +8,12 @@ password, and reach it; no others do.
 {{- if and (has (index . 1) (list "task_queue" "trajectory_store")) (kindIs "map" (index . 0).Values.run.postgres) }}true{{ end -}}
 {{- end -}}
 
+{{/* Whether a service has pods of which one works and the others stand by: (list root service) */}}
+{{- define "tidegate.hasStandbys" -}}
+{{- $values := get (dict "task_queue" "taskQueue" "trajectory_store" "trajectoryStore") (index . 1) -}}
+{{- if and $values (gt (int (index (index . 0).Values $values).replicas) 1) }}true{{ end -}}
+{{- end -}}
+
 {{/*
 Whether the pod of a single service may start on another node while the state of the pod before it is unknown: its files are rows of
 PostgreSQL, which takes no more from the earlier owner, and on no volume. A StatefulSet would wait for a person:
@@ -44,6 +50,20 @@ The values of such a pod, with how long it stays on a lost node. Kubernetes' def
 {{- $problems = append $problems "run.postgres is set and postgres.existingSecret is not: no pod would know the address. Name a Secret whose entry postgres.key is postgresql://user:password@host/database" -}}
 {{- else if and .Values.postgres.existingSecret (not $set) -}}
 {{- $problems = append $problems "postgres.existingSecret is set without run.postgres: nothing would be replicated. Set run.postgres to {}, or leave it out" -}}
+{{- end -}}
+{{- range $service, $values := dict "task_queue" "taskQueue" "trajectory_store" "trajectoryStore" -}}
+{{- if include "tidegate.hasStandbys" (list $ $service) -}}
+{{- $pods := printf "%s.replicas is %d" $values (int (index $.Values $values).replicas) -}}
+{{- if not $set -}}
+{{- $problems = append $problems (printf "%s and run.postgres is not set: PostgreSQL says which of the pods works, and has what the others take over. Set run.postgres to {}, or the replicas to 1" $pods) -}}
+{{- end -}}
+{{- if (index $.Values $values).persistence.enabled -}}
+{{- $problems = append $problems (printf "%s and %s.persistence.enabled is true: each pod is filled from PostgreSQL, and needs no volume. Set it to false, or the replicas to 1" $pods $values) -}}
+{{- end -}}
+{{- if $.Values.restore.from -}}
+{{- $problems = append $problems (printf "%s and restore.from is set: each of the pods would begin from the backup. Install with one replica, and raise the number by an upgrade without restore.from" $pods) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- toYaml $problems -}}
 {{- end -}}

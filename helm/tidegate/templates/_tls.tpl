@@ -28,6 +28,7 @@ each), or nothing. */}}
 {{- $namespace := (index . 0).Release.Namespace -}}
 {{- $name := include "tidegate.name" . -}}
 {{- $names := list $name (printf "%s.%s" $name $namespace) (printf "%s.%s.svc" $name $namespace) -}}
+{{- if include "tidegate.hasStandbys" (list (index . 0) ((index . 1) | replace "-" "_")) }}{{ $names = append $names (printf "%s-pods" $name) }}{{ end -}}
 {{- if eq (index . 1) "nats" }}{{ $names = append $names (printf "*.%s-peers" $name) }}{{ end -}}
 {{- join "," $names -}}
 {{- end -}}

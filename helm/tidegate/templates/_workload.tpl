@@ -37,6 +37,20 @@ spec:
   ports:
     - {name: grpc, port: 7700, targetPort: grpc, appProtocol: grpc}
 {{- end }}
+{{- if include "tidegate.hasStandbys" (list $root $service) }}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  {{- include "tidegate.metadata" (list $root $row.name (printf "%s-pods" $name)) | nindent 2 }}
+spec:
+  clusterIP: None # callers connect to every pod, and call the one that works
+  publishNotReadyAddresses: true # they ask each about its health themselves
+  selector:
+    {{- include "tidegate.selector" (list $root $row.name) | nindent 4 }}
+  ports:
+    - {name: grpc, port: 7700, targetPort: grpc, appProtocol: grpc}
+{{- end }}
 {{- if eq $service "learner" }}
 ---
 apiVersion: v1
@@ -112,8 +126,13 @@ spec:
   # Pods that start within their budget are no failed rollout; ten minutes are for the node and the image.
   progressDeadlineSeconds: {{ include "tidegate.progressSeconds" (list $root $service $pod) }}
   {{- else if $isMovable }}
-  replicas: 1
+  replicas: {{ int $pod.replicas }}
+  {{- if gt (int $pod.replicas) 1 }}
+  # A new pod stands by before an old one ends.
+  strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}
+  {{- else }}
   strategy: {type: Recreate}
+  {{- end }}
   progressDeadlineSeconds: {{ include "tidegate.progressSeconds" (list $root $service $pod) }}
   {{- else }}
   replicas: {{ $replicas }}
@@ -482,7 +501,7 @@ tolerations:
 affinity:
   {{- toYaml . | nindent 2 }}
 {{- else }}
-{{- if and (eq $row.name "admission") (include "tidegate.admissionPods" $root) }}
+{{- if or (and (eq $row.name "admission") (include "tidegate.admissionPods" $root)) (include "tidegate.hasStandbys" (list $root ($row.name | replace "-" "_"))) }}
 affinity:
   podAntiAffinity:
     preferredDuringSchedulingIgnoredDuringExecution:

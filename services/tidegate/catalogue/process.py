@@ -13,6 +13,12 @@ CERTIFICATE_EXPIRES_AT_S = Gauge(
     "Unix time at which the service's certificate ends; absent without TLS.",
     exported="tidegate.tls.certificate.expiry",
 )
+STANDBY = Gauge(
+    "standby",
+    "{instance}",
+    "1 while the instance waits for its turn, 0 once it works; absent where a service has one instance.",
+    exported="tidegate.service.standby",
+)
 LOOP_STALLS_OF = Family(
     Counter,
     "loop_stalls_*_total",

@@ -370,7 +370,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``batch_size``: trajectories a learner step, whole groups. ``max_running``: trajectories between admission and the
     store (C); 0 is what the staleness budget needs (``runtime.live_settings``). ``addresses``: host:port of each
-    instance by service name. ``data_dir``: the run folder.
+    instance by service name, or one target of gRPC that names them where one works and the others stand by
+    (``runtime.instances``). ``data_dir``: the run folder.
     ``credentials_dir``: the folder with the credentials of calls (``runtime.call_credentials``).
     ``broker_user``, ``broker_password``: this process' user at the broker. ``broker_password_path``: a file with its
     password in place of that, read again for each connection (``runtime.broker_password``). ``broker_wait_s``: seconds

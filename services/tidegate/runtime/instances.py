@@ -9,6 +9,14 @@ def instance_name(service: str, index: int) -> str:
     return f"{service}-{index}" if service in REPLICATED else service
 
 
+def names_standbys(address: str) -> bool:
+    """Whether an address names several instances of a service, of which one works and the others stand by.
+
+    It is then a target of gRPC (``dns:///name:port``, ``ipv4:host:port,host:port``) instead of a plain ``host:port``.
+    """
+    return address.startswith(("dns:", "ipv4:", "ipv6:"))
+
+
 def is_instance_of(service: str, instance: str) -> bool:
     """Whether an instance of a service may have this name: ``instance_name``, or in a cluster the name of its pod.
 

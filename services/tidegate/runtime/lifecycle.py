@@ -58,8 +58,8 @@ class ServiceServer(Protocol):
         """Listen; not serving yet."""
         ...
 
-    async def set_serving(self, *, serving: bool) -> None:
-        """The answer of its health checks."""
+    async def set_serving(self, *, serving: bool, stands_by: bool = False) -> None:
+        """The answer of its health checks. ``stands_by``: it is healthy, and is not to be called."""
         ...
 
     async def stop(self, *, grace_s: float) -> None:
@@ -184,9 +184,11 @@ class ServiceLifecycle:
     async def _serve(self, context: ServiceContext) -> None:
         turn = self._spec.turn(context, self._config)
         if turn is not None:
+            context.stats.set(process.STANDBY, 1.0)
             await self._stand_by(context, turn)
             if self._drain.requested:
                 return
+            context.stats.set(process.STANDBY, 0.0)
         parts = await self._spec.build(context, self._config)
         self._built = True
         address = self._address()
@@ -212,7 +214,7 @@ class ServiceLifecycle:
         async with served(ServiceParts(loops={}), self._server(context, []), address=address) as server:
             watching = asyncio.create_task(self._report(context, publishes=False))
             context.stats.state = "standby"
-            await server.set_serving(serving=True)
+            await server.set_serving(serving=True, stands_by=True)
             self._log.info("service_stands_by", address=address)
             try:
                 await turn

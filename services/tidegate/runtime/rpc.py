@@ -3,6 +3,7 @@
 from __future__ import annotations  # gRPC's classes are generic for the type checker only
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tidegate.runtime.call_authentication import GuardedHandlers
 from tidegate.runtime.call_credentials import AcceptedTokens, CallToken
 from tidegate.runtime.call_errors import OnFailure, answer_to, details_of
 from tidegate.runtime.failure_log import FailureLog
+from tidegate.runtime.instances import names_standbys
 from tidegate.runtime.renewed_channel import RenewedChannel
 from tidegate.wire.subjects import HEADER_TRACE_PARENT
 
@@ -29,23 +31,26 @@ from tidegate.wire.subjects import HEADER_TRACE_PARENT
 HEALTH_NAME = "grpc.health.v1.Health"
 # Health names for a kubelet: was ever ready, answers at all, is ready now.
 HEALTH_STARTUP, HEALTH_LIVENESS, HEALTH_READINESS = "startup", "liveness", "readiness"
+# And for callers: is the instance that works, where others stand by.
+HEALTH_WORKS = "works"
 # Of one question about the health of a service.
 HEALTH_CALL_S = 3.0
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 
-_OPTIONS: list[tuple[str, int]] = [
+_Options = list[tuple[str, int | str]]
+_OPTIONS: _Options = [
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
 ]
-_SERVER_OPTIONS: list[tuple[str, int]] = [
+_SERVER_OPTIONS: _Options = [
     *_OPTIONS,
     # Two servers on one port would share its calls at random; a taken port must be an error.
     ("grpc.so_reuseport", 0),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
 ]
-_CHANNEL_OPTIONS: list[tuple[str, int]] = [
+_CHANNEL_OPTIONS: _Options = [
     *_OPTIONS,
     # A restarted peer, which is back within a second, is found half a second later at most, instead of after gRPC's
     # two minutes. An address without a peer refuses at once, so an attempt costs little.
@@ -55,6 +60,21 @@ _CHANNEL_OPTIONS: list[tuple[str, int]] = [
     # for its first answer, as on a loaded machine, was never connected to.
     ("grpc.min_reconnect_backoff_ms", 3_000),
     ("grpc.enable_retries", 0),
+]
+# Of an address that names several instances: connections to all of them, and calls to the one that works.
+_STANDBYS_OPTIONS: _Options = [
+    *_CHANNEL_OPTIONS,
+    (
+        "grpc.service_config",
+        json.dumps(
+            {
+                "loadBalancingConfig": [{"round_robin": {}}],
+                "healthCheckConfig": {"serviceName": HEALTH_WORKS},
+            }
+        ),
+    ),
+    # A pod that replaces another one has an address of its own. Names are looked up again after a failure alone.
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
 ]
 
 
@@ -237,8 +257,9 @@ def register(
 class RpcServer:
     """A gRPC server with health and reflection; SERVING only while ``set_serving`` allows it.
 
-    Three names of the health service never depend on another service: ``liveness`` is SERVING as long as the server
-    answers, ``startup`` from the first time it was ready, ``readiness`` while it is.
+    Four names of the health service never depend on another service: ``liveness`` is SERVING as long as the server
+    answers, ``startup`` from the first time it was ready, ``readiness`` while it is, and ``works`` while it does not
+    stand by either.
     """
 
     def __init__(
@@ -278,8 +299,11 @@ class RpcServer:
         await self._health.set(HEALTH_LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self._server.start()
 
-    async def set_serving(self, *, serving: bool) -> None:
-        """Set the answer of health checks, for the server and for each service by name."""
+    async def set_serving(self, *, serving: bool, stands_by: bool = False) -> None:
+        """Set the answer of health checks, for the server and for each service by name.
+
+        ``stands_by``: it is healthy, and none of its callers is to call it.
+        """
         state = (
             health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
         )
@@ -287,6 +311,9 @@ class RpcServer:
             await self._health.set(name, state)
         if serving:
             await self._health.set(HEALTH_STARTUP, state)
+        await self._health.set(
+            HEALTH_WORKS, health_pb2.HealthCheckResponse.NOT_SERVING if stands_by else state
+        )
 
     async def stop(self, *, grace_s: float) -> None:
         """Refuse new calls, give those in flight ``grace_s``, then end them."""
@@ -325,7 +352,8 @@ def _listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCrede
 def open_channel(address: str, token: CallToken | None) -> grpc.aio.Channel:
     """A persistent channel that finds a restarted peer again within a second; with TLS where there are certificates.
 
-    Renewed certificates are used without a restart (``runtime.renewed_channel``).
+    Renewed certificates are used without a restart (``runtime.renewed_channel``). Where the address names several
+    instances, of which one works (``runtime.instances``), calls go to that one.
 
     ``token``: the caller's credential, sent with every call; None to ask for health only.
 
@@ -333,14 +361,15 @@ def open_channel(address: str, token: CallToken | None) -> grpc.aio.Channel:
         ConfigError: a certificate cannot be read.
     """
     certificates = tls.identity_folder()
+    options = _STANDBYS_OPTIONS if names_standbys(address) else _CHANNEL_OPTIONS
     channel: grpc.aio.Channel
     if certificates:
         channel = RenewedChannel(
-            lambda credentials: grpc.aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS),
+            lambda credentials: grpc.aio.secure_channel(address, credentials, options=options),
             tls.IdentityFolder(certificates),
         )
     else:
-        channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        channel = grpc.aio.insecure_channel(address, options=options)
     return AuthenticatedChannel(channel, token)
 
 

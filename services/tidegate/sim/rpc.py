@@ -91,8 +91,8 @@ class Server:
         self.is_listening = True
         self._switchboard.listen(address, self)
 
-    async def set_serving(self, *, serving: bool) -> None:
-        """The answer of its health checks."""
+    async def set_serving(self, *, serving: bool, stands_by: bool = False) -> None:
+        """The answer of its health checks. No simulated service stands by."""
         if serving and not self.is_listening:
             self._on_defect(f"{self.process.name} reports that it serves and does not listen")
         self._on_serving(serving)

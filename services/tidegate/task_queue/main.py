@@ -1,9 +1,11 @@
 """The entry point of the task queue: what is built before its loops run."""
 
 import os
+from collections.abc import Coroutine
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tidegate.core.curriculum import Curriculum, Strategy
 from tidegate.core.errors import ConfigError
@@ -117,9 +119,20 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     )
 
 
-async def _open_replicated(context: ServiceContext, path: Path) -> tuple[Journal, ServiceReplica]:
+def turn(context: ServiceContext, _config: TaskQueueConfig) -> Coroutine[Any, Any, None] | None:
+    """Waits until this task queue owns the journal's replica; None for a run that has one task queue."""
+    return _replica(context).turn()
+
+
+def _replica(context: ServiceContext) -> ServiceReplica:
     create = partial(_create_journal, run_id=context.settings.run)
-    replica = ServiceReplica(context, Kind(context.settings.run, SCHEMA_VERSION, path, create))
+    return ServiceReplica(
+        context, Kind(context.settings.run, SCHEMA_VERSION, context.data_dir / FILE_NAME, create)
+    )
+
+
+async def _open_replicated(context: ServiceContext, path: Path) -> tuple[Journal, ServiceReplica]:
+    replica = _replica(context)
     await replica.begin()
     journal = open_journal(path, run_id=context.settings.run)
     await replica.follow(journal.connection)
@@ -245,4 +258,4 @@ def _deadlines(config: TaskQueueConfig) -> CurriculumDeadlines:
     return CurriculumDeadlines(config.curriculum_deadline_s, config.curriculum_start_deadline_s)
 
 
-SPEC = ServiceSpec(name="task_queue", config_type=TaskQueueConfig, build=build)
+SPEC = ServiceSpec(name="task_queue", config_type=TaskQueueConfig, build=build, turn=turn)

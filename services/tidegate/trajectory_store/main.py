@@ -1,9 +1,10 @@
 """How the trajectory store is put together."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from tidegate.core.errors import ConfigError
 from tidegate.runtime.clock import Clock
@@ -98,16 +99,25 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
     )
 
 
-async def _begun_replica(context: ServiceContext) -> ServiceReplica:
+def turn(context: ServiceContext, _config: TrajectoryStoreConfig) -> Coroutine[Any, Any, None] | None:
+    """Waits until this store owns the ledger's replica; None for a run that has one store."""
+    return _replica(context).turn()
+
+
+def _replica(context: ServiceContext) -> ServiceReplica:
     folder, run_id = context.data_dir, context.settings.run
     create = partial(_create_ledger, run_id=run_id)
-    replica = ServiceReplica(
+    return ServiceReplica(
         context,
         Kind(run_id, SCHEMA_VERSION, folder / LEDGER_FILE, create),
         files=PayloadReplica(folder / SEGMENTS_FOLDER, replay=folder / REPLAY_FOLDER),
     )
+
+
+async def _begun_replica(context: ServiceContext) -> ServiceReplica:
+    replica = _replica(context)
     # No second store on this folder takes the replica of the first.
-    lock = lock_folder(folder)
+    lock = lock_folder(context.data_dir)
     try:
         await replica.begin()
     finally:
@@ -123,4 +133,4 @@ def _accepted(secrets: Callable[[], TaskSecrets], clock: Clock) -> tuple[bytes, 
     return secrets().accepted(now_s=clock.now_s())
 
 
-SPEC = ServiceSpec(name="trajectory_store", config_type=TrajectoryStoreConfig, build=build)
+SPEC = ServiceSpec(name="trajectory_store", config_type=TrajectoryStoreConfig, build=build, turn=turn)

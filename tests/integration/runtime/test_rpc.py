@@ -15,7 +15,14 @@ from tests.support.call_credentials import accepted, permitted_channel
 from tests.support.proxy import Proxy
 from tidegate.core import errors
 from tidegate.runtime.authenticated_channel import trace_context
-from tidegate.runtime.rpc import MESSAGE_BYTES_MAX, Registration, RpcServer
+from tidegate.runtime.rpc import (
+    HEALTH_READINESS,
+    HEALTH_WORKS,
+    MESSAGE_BYTES_MAX,
+    Registration,
+    RpcServer,
+    ask_health,
+)
 from tidegate.v1 import weight_distribution_service_pb2 as pb
 from tidegate.v1.weight_distribution_service_pb2_grpc import (
     WeightDistributionServiceStub,
@@ -283,6 +290,35 @@ async def test_a_channel_finds_a_restarted_server_again(served: Served) -> None:
             except grpc.aio.AioRpcError:
                 await asyncio.sleep(0.1)
     await again.server.stop(grace_s=0)
+
+
+async def test_calls_go_to_the_instance_that_works_and_then_to_the_one_that_follows_it(
+    served: Served,
+) -> None:
+    second = Served()
+    await second.server.start(second.address)
+    await served.server.set_serving(serving=True)
+    await second.server.set_serving(serving=True, stands_by=True)
+    channel = permitted_channel(f"ipv4:{served.address},{second.address}")
+    stub = WeightDistributionServiceStub(channel)
+    for _ in range(5):
+        await stub.GetHead(pb.GetHeadRequest(), wait_for_ready=True, timeout=60.0)
+    assert (len(served.answers), len(second.answers)) == (5, 0)
+    await served.server.stop(grace_s=0)
+    with pytest.raises(errors.UnavailableError), remote_errors("weights"):
+        await stub.GetHead(pb.GetHeadRequest())
+    await second.server.set_serving(serving=True)
+    await stub.GetHead(pb.GetHeadRequest(), wait_for_ready=True, timeout=60.0)
+    assert len(second.answers) == 1
+    await channel.close()
+    await second.server.stop(grace_s=0)
+
+
+async def test_instance_that_stands_by_is_healthy(served: Served) -> None:
+    await served.server.set_serving(serving=True, stands_by=True)
+    answers = [await ask_health(served.channel, name, timeout_s=10.0) for name in ("", HEALTH_READINESS)]
+    assert answers == ["", ""]
+    assert await ask_health(served.channel, HEALTH_WORKS, timeout_s=10.0) != ""
 
 
 async def test_peer_whose_first_answer_takes_longer_than_the_backoff_is_connected_to(served: Served) -> None:

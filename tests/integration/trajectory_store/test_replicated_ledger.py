@@ -65,7 +65,7 @@ class ReplicatedLedgerMachine(LedgerMachine):
     def follow(self) -> None:
         """Of the store that was just opened."""
         self.replica = self.database()
-        self.epoch = self.replica.take(run_id=RUN, schema_version=1, seen_epoch=self.epoch, through=0)
+        self.epoch = self.replica.take(run_id=RUN, schema_version=1, seen=self.replica.read(), through=0)
         db = self.store.ledger.connection
         track(db, read_tables(db), epoch=self.epoch)
         self.pushed = 0

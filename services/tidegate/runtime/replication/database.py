@@ -121,8 +121,8 @@ class ReplicaDatabase:
             ).fetchone()
             return None if found is None else Remote(*found)
 
-    def take(self, *, run_id: str, schema_version: int, seen_epoch: int | None, through: int) -> int:
-        """Become the owner after ``seen_epoch`` (None: there was none); returns the epoch.
+    def take(self, *, run_id: str, schema_version: int, seen: Remote | None, through: int) -> int:
+        """Become the owner after the one that was ``seen`` (None: there was none); returns the epoch.
 
         ``through``: the place of the last note of this owner's file that the replica has.
 
@@ -131,7 +131,7 @@ class ReplicaDatabase:
             UnavailableError, ConfigError: as ``read``.
         """
         with self._connected() as db, self._transaction(db):
-            if seen_epoch is None:
+            if seen is None:
                 db.execute(sql(f"CREATE SCHEMA IF NOT EXISTS {self.schema}"))
                 db.execute(sql(_REPLICA_TABLE.format(schema=self.schema)))
                 taken = db.execute(
@@ -145,13 +145,38 @@ class ReplicaDatabase:
                 taken = db.execute(
                     sql(
                         f"UPDATE {self.schema}.replica SET epoch = epoch + 1, heartbeat_at = clock_timestamp(),"
-                        " through = %s WHERE epoch = %s RETURNING epoch"
+                        " through = %s WHERE epoch = %s AND whole = %s RETURNING epoch"
                     ),
-                    (through, seen_epoch),
+                    (through, seen.epoch, seen.whole),
                 ).fetchone()
         if taken is None:
             raise taken_over(self.schema)
         return int(taken[0])
+
+    def send_heartbeat(self, *, epoch: int) -> None:
+        """Say that the owner is alive, by a connection that nothing else uses; one that is no owner says nothing.
+
+        Raises:
+            UnavailableError, ConfigError: as ``read``.
+        """
+        self._set_heartbeat("clock_timestamp()", epoch)
+
+    def release(self, *, epoch: int) -> None:
+        """Say that the owner ends, so that the next one does not wait until it is considered dead.
+
+        Raises:
+            UnavailableError, ConfigError: as ``read``.
+        """
+        self._set_heartbeat("to_timestamp(0)", epoch)
+
+    def _set_heartbeat(self, at: str, epoch: int) -> None:
+        try:
+            with closing(_connect(self._uri)) as db, self._transaction(db):
+                db.execute(
+                    sql(f"UPDATE {self.schema}.replica SET heartbeat_at = {at} WHERE epoch = %s"), (epoch,)
+                )
+        except psycopg.Error as error:
+            raise _explained(error) from error
 
     def layout(self) -> dict[str, tuple[str, ...]]:
         """The columns of each replicated table, by its name.

@@ -1,4 +1,7 @@
-"""Begins to replicate a service's file: before the service opens it (``take``), and after (``follow``)."""
+"""Begins to replicate a service's file: before the service opens it (``take``), and after (``follow``).
+
+Where a service has several instances, each of them waits for its turn before that (``await_turn``).
+"""
 
 import asyncio
 import sqlite3
@@ -11,8 +14,9 @@ from typing import TYPE_CHECKING
 import msgspec
 from structlog.stdlib import BoundLogger
 
-from tidegate.core.errors import CorruptionError, UnavailableError
+from tidegate.core.errors import ConflictError, CorruptionError, UnavailableError
 from tidegate.runtime.clock import Clock
+from tidegate.runtime.drain import Drain
 from tidegate.runtime.replication.changes import (
     all_rows,
     epoch_of,
@@ -21,7 +25,8 @@ from tidegate.runtime.replication.changes import (
     set_epoch,
     track,
 )
-from tidegate.runtime.replication.ownership import Local, Plan, plan_start, still_owned
+from tidegate.runtime.replication.heartbeat import Heartbeat
+from tidegate.runtime.replication.ownership import Local, Plan, Remote, plan_start, still_owned
 from tidegate.runtime.replication.replica import BUSY_TIMEOUT_S, Replica, watched
 from tidegate.runtime.replication.tables import read_tables
 from tidegate.runtime.sqlite_reading import connect_read_only
@@ -52,6 +57,33 @@ class Kind(msgspec.Struct, frozen=True):
     create: Callable[[Path], None]
 
 
+async def await_turn(
+    kind: Kind, database: "ReplicaDatabase", *, clock: Clock, drain: Drain, log: BoundLogger
+) -> None:
+    """Return once this instance owns the replica, with its file as the replica has it, or once draining.
+
+    ``take`` goes on from there without waiting. An instance whose own file is the owner's returns at once.
+
+    Raises:
+        StaleFolderError, ConfigError: as ``take``.
+    """
+    thread, problem = WorkerThread("replica"), ""
+    try:
+        while True:
+            try:
+                if await watched(thread, partial(_try_to_claim, kind, database, log), database):
+                    return
+                problem = ""
+            except UnavailableError as error:
+                if str(error) != problem:
+                    log.warning("replica_not_read", error=str(error))
+                problem = str(error)
+            if await drain.sleep(RETRY_S):
+                return
+    finally:
+        thread.close()
+
+
 async def take(kind: Kind, database: "ReplicaDatabase", *, clock: Clock, log: BoundLogger) -> Taken:
     """Own the replica, and fill the file from it where the file is missing or of an earlier owner.
 
@@ -65,7 +97,7 @@ async def take(kind: Kind, database: "ReplicaDatabase", *, clock: Clock, log: Bo
     try:
         while True:
             try:
-                taken = await watched(thread, partial(_try_to_take, kind, database), database)
+                taken = await watched(thread, partial(_try_to_take, kind, database, log), database)
             except UnavailableError as error:
                 if clock.monotonic_s() >= deadline_s:
                     raise
@@ -135,26 +167,50 @@ async def follow(
     return replica
 
 
-def _try_to_take(kind: Kind, database: "ReplicaDatabase") -> Taken | None:
+def _try_to_take(kind: Kind, database: "ReplicaDatabase", log: BoundLogger) -> Taken | None:
     """None while another owner still sends heartbeats."""
     remote = database.read()
-    plan = plan_start(
-        _local(kind.path),
-        remote,
-        run_id=kind.run_id,
-        schema_version=kind.schema_version,
-        place=database.schema,
-    )
+    plan = _planned(kind, _local(kind.path), remote, database)
+    return None if plan is None else _take(kind, database, plan, seen=remote, log=log)
+
+
+def _try_to_claim(kind: Kind, database: "ReplicaDatabase", log: BoundLogger) -> bool:
+    """Whether ``take`` finds the file of the owner, as which it need not wait."""
+    remote, local = database.read(), _local(kind.path)
+    plan = _planned(kind, local, remote, database)
     if plan is None:
-        return None
+        return False
+    if local.exists and remote is not None and local.epoch == remote.epoch:
+        return True
+    try:
+        taken = _take(kind, database, plan, seen=remote, log=log)
+    except ConflictError:
+        return False  # another instance was faster
+    if taken.plan == "copy":
+        kind.create(kind.path)
+        with closing(sqlite3.connect(kind.path)) as db, db:
+            set_epoch(db, taken.epoch)
+    return True
+
+
+def _planned(kind: Kind, local: Local, remote: Remote | None, database: "ReplicaDatabase") -> Plan | None:
+    return plan_start(
+        local, remote, run_id=kind.run_id, schema_version=kind.schema_version, place=database.schema
+    )
+
+
+def _take(
+    kind: Kind, database: "ReplicaDatabase", plan: Plan, *, seen: Remote | None, log: BoundLogger
+) -> Taken:
     epoch = database.take(
         run_id=kind.run_id,
         schema_version=kind.schema_version,
-        seen_epoch=None if remote is None else remote.epoch,
-        through=remote.through if remote is not None and plan == "push" else 0,
+        seen=seen,
+        through=seen.through if seen is not None and plan == "push" else 0,
     )
     if plan == "fill":
-        fill(kind, database, epoch=epoch)
+        with Heartbeat(database, epoch, log):
+            fill(kind, database, epoch=epoch)
     return Taken(epoch, plan)
 
 

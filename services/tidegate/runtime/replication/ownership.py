@@ -57,15 +57,17 @@ def plan_start(
     if remote is None:
         return "copy"
     _check_kind(remote, run_id=run_id, schema_version=schema_version, place=place)
+    is_own = local.exists and local.epoch == remote.epoch
     if not remote.whole:
-        return "copy"
+        # No answer was sent by then. Its owner may be about to finish it.
+        return "copy" if is_own or remote.silent_s >= SILENT_S else None
     if local.exists and (local.epoch is None or local.epoch > remote.epoch):
         raise StaleFolderError(
             f"The files of this service and their replica in PostgreSQL ({place}) are of different times",
             why="the run went on without the replica, or one of the two was restored from a backup",
             fix=f"keep the one that is right: remove this service's folder, or `DROP SCHEMA {place} CASCADE`",
         )
-    if local.exists and local.epoch == remote.epoch:
+    if is_own:
         # PostgreSQL lost what it had acknowledged, and the file has it: an asynchronous standby was promoted.
         return "push" if local.pushed_through <= remote.through else "copy"
     return "fill" if remote.silent_s >= SILENT_S else None

@@ -149,10 +149,18 @@ class Replica:
             await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Let go of the connections; a push that has begun is cut off, and its rows are pushed at the next start."""
+        """Let go of the connections, and of the replica for its next owner.
+
+        A push that has begun is cut off: its rows are pushed at the next start, if nothing else owns the replica then.
+        """
         if self._push is not None:
             self._database.cut_if_silent(for_s=0.0)
         await self._thread.run(self._disconnect)
+        if self._failure is None:
+            try:
+                await self._thread.run(partial(self._database.release, epoch=self._epoch))
+            except TidegateError as error:
+                self._log.warning("replica_not_released", error=str(error))
         self._thread.close()
 
     async def _pushed(self) -> None:

@@ -2,14 +2,18 @@
 
 import os
 import sqlite3
+from collections.abc import Coroutine
 from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.runtime.instances import names_standbys
 from tidegate.runtime.replication.changes import epoch_of, forget_replica
 from tidegate.runtime.replication.config import PostgresConfig
-from tidegate.runtime.replication.opening import Kind, Taken, follow, take
+from tidegate.runtime.replication.heartbeat import Heartbeat
+from tidegate.runtime.replication.opening import Kind, Taken, await_turn, follow, take
 from tidegate.runtime.replication.replica import CaughtUp, Replica, on_disk
 from tidegate.runtime.replication.replicated_files import ReplicatedFiles
 from tidegate.runtime.service import Loop, ServiceContext
@@ -19,7 +23,10 @@ _DATABASE = "tidegate.runtime.replication.database"
 
 
 class ServiceReplica:
-    """What a service does with its replica. ``begin`` comes before it opens its file, and ``follow`` after."""
+    """What a service does with its replica. ``begin`` comes before it opens its file, and ``follow`` after.
+
+    ``turn`` comes before both where the service has several instances.
+    """
 
     def __init__(self, context: ServiceContext, kind: Kind, *, files: ReplicatedFiles | None = None) -> None:
         """Nothing is opened yet.
@@ -32,6 +39,7 @@ class ServiceReplica:
         self._kind = kind
         self._replica: Replica | None = None
         self._taken: Taken | None = None
+        self._heartbeat: Heartbeat | None = None
         self._database = None
         config = context.settings.postgres
         if config is not None:
@@ -43,12 +51,24 @@ class ServiceReplica:
                 files=files if config.payloads else None,
             )
 
+    def turn(self) -> Coroutine[Any, Any, None] | None:
+        """Waits until this instance may work (see ``opening.await_turn``); None for a service that has one instance."""
+        context = self._context
+        addresses = context.settings.addresses.get(context.service, [])
+        if self._database is None or not any(map(names_standbys, addresses)):
+            return None
+        return await_turn(
+            self._kind, self._database, clock=context.clock, drain=context.drain, log=context.log
+        )
+
     async def begin(self) -> None:
         """Own the replica, and fill the file from it where that is needed (see ``opening.take``)."""
         if self._database is not None:
             self._taken = await take(
                 self._kind, self._database, clock=self._context.clock, log=self._context.log
             )
+            self._heartbeat = Heartbeat(self._database, self._taken.epoch, self._context.log)
+            self._heartbeat.start()
 
     async def follow(self, writer: sqlite3.Connection) -> None:
         """Replicate what ``writer`` changes (see ``opening.follow``).
@@ -81,10 +101,17 @@ class ServiceReplica:
 
     def loops(self) -> dict[str, Loop]:
         """The loop of a service with a replica."""
-        return {} if self._replica is None else {"replica": partial(self._replica.run, self._context.drain)}
+        return {} if self._replica is None else {"replica": partial(self._run, self._replica)}
+
+    async def _run(self, replica: Replica) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        await replica.run(self._context.drain)
 
     async def close(self) -> None:
-        """Let go of PostgreSQL."""
+        """Let go of PostgreSQL, for the next owner."""
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
         if self._replica is not None:
             await self._replica.close()
 

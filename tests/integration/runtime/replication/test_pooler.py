@@ -92,7 +92,7 @@ def test_statements_have_their_deadline_in_every_session(uri: str, request: pyte
     for service in ("a", "b"):
         schema = schema_name(request.node.name, service)
         with closing(ReplicaDatabase(uri, schema=schema, files=seen)) as found:
-            epoch = found.take(run_id=request.node.name, schema_version=1, seen_epoch=None, through=0)
+            epoch = found.take(run_id=request.node.name, schema_version=1, seen=None, through=0)
             found.copy([], [], epoch=epoch, through=0)
             found.push([], epoch=epoch, after=0, through=0)
     assert seen.found == [f"{database.STATEMENT_MS // 1000}s"] * 4
@@ -102,8 +102,8 @@ def test_owner_that_another_one_replaced_adds_nothing(uri: str, request: pytest.
     run_id = request.node.name
     first, second = (ReplicaDatabase(uri, schema=schema_name(run_id, "service")) for _ in range(2))
     with closing(first), closing(second):
-        epoch = first.take(run_id=run_id, schema_version=1, seen_epoch=None, through=0)
+        epoch = first.take(run_id=run_id, schema_version=1, seen=None, through=0)
         first.copy([], [], epoch=epoch, through=0)
-        second.take(run_id=run_id, schema_version=1, seen_epoch=epoch, through=0)
+        second.take(run_id=run_id, schema_version=1, seen=second.read(), through=0)
         with pytest.raises(ConflictError):
             first.push([], epoch=epoch, after=0, through=1)

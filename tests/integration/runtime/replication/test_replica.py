@@ -2,11 +2,13 @@
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psycopg
 import pytest
 import structlog
@@ -15,10 +17,10 @@ from tests.support.postgres import PostgresServer, find_programs, running_server
 from tidegate.core.errors import ConfigError, ConflictError, StaleFolderError, UnavailableError
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.drain import Drain
-from tidegate.runtime.replication import opening, ownership, replica
+from tidegate.runtime.replication import heartbeat, opening, ownership, replica
 from tidegate.runtime.replication.changes import epoch_of
 from tidegate.runtime.replication.database import ReplicaDatabase, schema_name
-from tidegate.runtime.replication.opening import Kind, follow, take
+from tidegate.runtime.replication.opening import Kind, Taken, await_turn, follow, take
 from tidegate.runtime.replication.replica import Replica
 from tidegate.runtime.stats_board import StatsBoard
 
@@ -64,9 +66,9 @@ class Service:
         self.stats = StatsBoard(service="trajectory_store", instance="s", started_at_s=0.0)
 
     @asynccontextmanager
-    async def started(self) -> AsyncGenerator[tuple[sqlite3.Connection, Replica]]:
+    async def started(self, taken: Taken | None = None) -> AsyncGenerator[tuple[sqlite3.Connection, Replica]]:
         clock = SystemClock()
-        taken = await take(self.kind, self.database, clock=clock, log=LOG)
+        taken = taken or await take(self.kind, self.database, clock=clock, log=LOG)
         create(self.kind.path)
         writer = sqlite3.connect(self.kind.path, isolation_level=None)
         try:
@@ -319,3 +321,100 @@ def test_schemas_are_readable_and_differ_for_runs_that_are_cut_to_one_name() -> 
     assert len(set(names)) == 3
     assert all(len(name) <= 63 and name.startswith("tidegate_rl_xx") for name in names)
     assert schema_name("cartpole-1", "task_queue").startswith("tidegate_cartpole_1_task_queue_")
+
+
+async def has_turn(service: Service, drain: Drain | None = None) -> None:
+    await await_turn(service.kind, service.database, clock=SystemClock(), drain=drain or Drain(), log=LOG)
+
+
+async def test_instance_that_stands_by_takes_over_once_the_owner_is_silent(
+    tmp_path: Path, server: PostgresServer, run_id: str
+) -> None:
+    async with Service(tmp_path / "a", server, run_id=run_id).started() as (db, owner):
+        db.execute("INSERT INTO items VALUES (1, 'a', 0.0, NULL)")
+        await owner.caught_up()
+        drain = Drain()
+        lives = asyncio.create_task(owner.run(drain))
+        second = Service(tmp_path / "b", server, run_id=run_id)
+        waiting = asyncio.create_task(has_turn(second))
+        await asyncio.sleep(2 * SILENT_S)
+        assert not waiting.done()
+        lives.cancel()  # a process that was stopped
+        await waiting
+        with pytest.raises(ConflictError, match="took over"):
+            await owner.run(drain)
+        async with second.started() as (new, _):
+            assert [row[1] for row in items(new)] == ["a"]
+
+
+async def test_owner_that_ends_is_followed_at_once(
+    tmp_path: Path, server: PostgresServer, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "SILENT_S", 3600.0)
+    second = Service(tmp_path / "b", server, run_id=run_id)
+    async with Service(tmp_path / "a", server, run_id=run_id).started():
+        waiting = asyncio.create_task(has_turn(second))
+        await asyncio.sleep(0.5)
+        assert not waiting.done()
+    async with asyncio.timeout(60):
+        await waiting
+        async with second.started():
+            pass
+
+
+async def test_of_instances_that_start_together_one_begins_and_the_others_stand_by(
+    tmp_path: Path, server: PostgresServer, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ownership, "SILENT_S", 3600.0)
+    instances = [Service(tmp_path / name, server, run_id=run_id) for name in "abc"]
+    drain = Drain()
+    waiting = {asyncio.create_task(has_turn(each, drain)): each for each in instances}
+    done, others = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    (first,) = done
+    async with waiting[first].started() as (db, owner):
+        db.execute("INSERT INTO items VALUES (1, 'a', 0.0, NULL)")
+        await owner.caught_up()
+        await asyncio.sleep(0.5)
+        assert not any(each.done() for each in others)
+        drain.request()
+        await asyncio.gather(*others)
+
+
+async def test_start_that_takes_long_is_not_considered_dead(
+    tmp_path: Path, server: PostgresServer, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "PERIOD_S", 0.1)
+    async with Service(tmp_path / "a", server, run_id=run_id).started():
+        pass
+    filling = Service(tmp_path / "b", server, run_id=run_id)
+
+    def slowly(path: Path) -> None:
+        time.sleep(3 * SILENT_S)
+        create(path)
+
+    filling.kind = msgspec.structs.replace(filling.kind, create=slowly)
+    first = asyncio.create_task(has_turn(filling))
+    await asyncio.sleep(0.5)
+    second = asyncio.create_task(has_turn(Service(tmp_path / "c", server, run_id=run_id)))
+    done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+    assert done == {first}
+    second.cancel()
+
+
+async def test_first_copy_that_ends_while_another_instance_waits_for_it_stays(
+    tmp_path: Path, server: PostgresServer, run_id: str
+) -> None:
+    first = Service(tmp_path / "a", server, run_id=run_id)
+    create(first.kind.path)
+    with sqlite3.connect(first.kind.path) as db:
+        db.execute("INSERT INTO items VALUES (1, 'old', 1.0, NULL)")
+    taken = await take(first.kind, first.database, clock=SystemClock(), log=LOG)
+    late = ReplicaDatabase(server.uri, schema=schema_name(run_id, "service"))
+    seen = late.read()
+    assert seen is not None
+    assert not seen.whole
+    async with first.started(taken) as (db, _):
+        with pytest.raises(ConflictError, match="took over"):
+            late.take(run_id=run_id, schema_version=VERSION, seen=seen, through=0)
+        assert rows_in(server, run_id) == items(db) != []
+    late.close()

@@ -35,7 +35,10 @@ def planned(local: Local, there: Remote | None) -> Plan | None:
         (Local(exists=True, epoch=2), remote(3, silent_s=HEARD), None),
         # A first copy that was never finished: no answer was sent by then.
         (GONE, remote(1, whole=False), "copy"),
-        (NEVER, remote(1, whole=False, silent_s=HEARD), "copy"),
+        (Local(exists=True, epoch=1), remote(1, whole=False, silent_s=HEARD), "copy"),
+        # Another one may be about to finish it.
+        (GONE, remote(1, whole=False, silent_s=HEARD), None),
+        (NEVER, remote(1, whole=False, silent_s=HEARD), None),
         # The first owner was killed between taking the replica and saying so in its file.
         (Local(exists=True, epoch=1), remote(2, whole=False), "copy"),
     ],
