@@ -1,29 +1,28 @@
-"""Nodes lost with their volumes: task queue and trajectory store go on from PostgreSQL, admission from the broker.
-
-``TIDEGATE_E2E_POSTGRES_IMAGE`` names an image in the cluster, built from ``postgres.Containerfile`` beside this file.
-"""
+"""Nodes lost with their volumes: task queue and trajectory store go on from PostgreSQL, admission from the broker."""
 
 import json
-import os
 import time
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import cartpole_values, install
-from tests.cluster.kube import Namespace, balanced_audit, until
-from tests.cluster.servers import start_server
-
-IMAGE = os.environ.get("TIDEGATE_E2E_POSTGRES_IMAGE", "")
-PASSWORD = "of-this-test"
+from tests.cluster.kube import Namespace, until
+from tests.cluster.replicated import (
+    IMAGE_OF_POSTGRES,
+    assert_nothing_was_lost,
+    install_replicated,
+    start_postgres,
+    without_gradients_s,
+)
 
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.e2e,
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not IMAGE, reason="TIDEGATE_E2E_POSTGRES_IMAGE names no image of PostgreSQL"),
+    pytest.mark.skipif(
+        not IMAGE_OF_POSTGRES, reason="TIDEGATE_E2E_POSTGRES_IMAGE names no image of PostgreSQL"
+    ),
 ]
 # One node after the other, then the node of all three.
 LOSSES = (
@@ -32,28 +31,11 @@ LOSSES = (
     ("admission",),
     ("trajectory-store", "task-queue", "admission"),
 )
-STEPS_AFTER_A_LOSS = 5
 
 
 @pytest.fixture(scope="module")
 def postgres(namespace: str) -> None:
-    """A server in the namespace, and the Secret with its address."""
-    start_server(
-        Namespace(namespace, "postgres"),
-        image=IMAGE,
-        port=5432,
-        data="/data",
-        environment={"PASSWORD": PASSWORD},
-        secret={"database": {"uri": f"postgresql://tidegate:{PASSWORD}@postgres/postgres"}},
-    )
-
-
-def steps(release: Namespace) -> list[float]:
-    """When each of the newest updates was made, since the epoch."""
-    lines = release.kubectl(
-        *("exec", f"{release.release}-learner-0", "--", "tail", "-n", "400", "/data/learner/steps.jsonl")
-    ).splitlines()
-    return [json.loads(line)["at_s"] for line in lines]
+    start_postgres(namespace)
 
 
 def lose(release: Namespace, components: tuple[str, ...]) -> None:
@@ -68,24 +50,6 @@ def lose(release: Namespace, components: tuple[str, ...]) -> None:
         lambda: all(release.get("pvc", claim)["metadata"]["uid"] != before[claim] for claim in claims),
         timeout_s=180,
     )
-
-
-def install_replicated(release: Namespace, folder: Path, *more: str) -> None:
-    """CartPole with replicas in PostgreSQL; it trains when this returns."""
-    values = cartpole_values(folder, postgres={})
-    install(release, values, "--set", "postgres.existingSecret=database", *more)
-    until("training", lambda: len(steps(release)) >= 20, timeout_s=300)
-
-
-def without_gradients_s(release: Namespace, *, since_s: float) -> float:
-    """The longest time without an update since a loss, once training went on."""
-    until("training after the loss", lambda: _trained_on(steps(release), since_s=since_s), timeout_s=300)
-    return _longest_gap_s(steps(release), since_s=since_s)
-
-
-def assert_nothing_was_lost(release: Namespace) -> None:
-    audit = balanced_audit(release)
-    assert audit["dropped"].get("failed", 0) == 0, audit
 
 
 def test_lost_nodes_cost_seconds_and_no_trajectory(
@@ -137,16 +101,3 @@ def test_services_without_volumes_start_again_although_their_pods_cannot_be_remo
                 "patch", "pod", pod, "--type=merge", "--patch", '{"metadata": {"finalizers": null}}'
             )
     release.helm("uninstall", "--wait")
-
-
-def _trained_on(at_s: list[float], *, since_s: float) -> bool:
-    """Whether training stopped for a moment and went on, or has for a while shown no stop."""
-    after = [moment for moment in at_s if moment > since_s]
-    return len(after) >= STEPS_AFTER_A_LOSS and time.time() - since_s > 30.0 and time.time() - after[-1] < 2.0
-
-
-def _longest_gap_s(at_s: list[float], *, since_s: float) -> float:
-    """The longest time without an update since the loss."""
-    before = [moment for moment in at_s if moment <= since_s][-1:]
-    moments = [*before, *(moment for moment in at_s if moment > since_s)]
-    return round(max(later - earlier for earlier, later in pairwise(moments)), 1)
