@@ -29,6 +29,9 @@ from tidegate.runtime.replication.texts import from_postgres, to_postgres
 
 CONNECT_S = 5
 STATEMENT_MS = 10_000
+# A process that was lost with its node in the middle of a transaction closes no connection. PostgreSQL, which by itself
+# would notice that after two hours, ends the transaction: until then no other owner can take the replica.
+IDLE_IN_TRANSACTION_MS = 5_000
 # A server that hangs answers no statement's end: the connection of a call that gets nowhere for so long is cut.
 SILENT_S = 12.0
 # Of PgBouncer, to parameters of a session.
@@ -308,10 +311,10 @@ class ReplicaDatabase:
     def _transaction(self, db: Connection) -> Generator[None]:
         with db.transaction():
             if db.prepare_threshold is None:
-                db.execute(
-                    "SELECT set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)",
-                    (str(STATEMENT_MS), str(STATEMENT_MS)),
+                settings = ", ".join(
+                    f"set_config('{name}', '{value_ms}', true)" for name, value_ms in _deadlines_ms().items()
                 )
+                db.execute(sql(f"SELECT {settings}"))
             yield
 
     def _progress(self) -> None:
@@ -338,10 +341,21 @@ class ReplicaDatabase:
             raise
 
 
+def _deadlines_ms() -> dict[str, int]:
+    """Settings of PostgreSQL, of a session or of a transaction."""
+    return {
+        "statement_timeout": STATEMENT_MS,
+        "lock_timeout": STATEMENT_MS,
+        "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_MS,
+    }
+
+
 def _connect(uri: str) -> Connection:
     """A connection; one that leads to a pooler has no ``prepare_threshold``."""
     try:
-        db = _open(uri, options=f"-c statement_timeout={STATEMENT_MS} -c lock_timeout={STATEMENT_MS}")
+        db = _open(
+            uri, options=" ".join(f"-c {name}={value_ms}" for name, value_ms in _deadlines_ms().items())
+        )
     except psycopg.OperationalError as error:
         if POOLER_REFUSAL not in str(error):
             raise

@@ -11,7 +11,7 @@ from tests.integration.runtime.replication.test_replica import SILENT_S, Service
 from tests.support.pgbouncer import find_pgbouncer, pooled
 from tests.support.postgres import PostgresServer, find_programs, running_server
 from tidegate.core.errors import ConflictError
-from tidegate.runtime.replication import database, opening, ownership, replica
+from tidegate.runtime.replication import opening, ownership, replica
 from tidegate.runtime.replication.database import ReplicaDatabase, schema_name
 
 pytestmark = pytest.mark.skipif(
@@ -69,7 +69,7 @@ async def test_what_two_services_push_in_turns_is_there_after_their_folders_are_
 
 
 class SeenDeadlines:
-    """Fulfils ``ReplicatedFiles``; notes the deadline of statements at the end of each transaction."""
+    """Fulfils ``ReplicatedFiles``; notes the deadlines at the end of each transaction."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -81,13 +81,16 @@ class SeenDeadlines:
         pass
 
     def finish(self, db: Any, schema: str) -> None:
-        self.found.append(db.execute("SHOW statement_timeout").fetchone()[0])
+        names = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
+        self.found.append(" ".join(db.execute(f"SHOW {name}").fetchone()[0] for name in names))
 
     def fill(self, db: Any, schema: str) -> None:
         pass
 
 
-def test_statements_have_their_deadline_in_every_session(uri: str, request: pytest.FixtureRequest) -> None:
+def test_statements_and_transactions_have_their_deadlines_in_every_session(
+    uri: str, request: pytest.FixtureRequest
+) -> None:
     seen = SeenDeadlines()
     for service in ("a", "b"):
         schema = schema_name(request.node.name, service)
@@ -95,7 +98,7 @@ def test_statements_have_their_deadline_in_every_session(uri: str, request: pyte
             epoch = found.take(run_id=request.node.name, schema_version=1, seen=None, through=0)
             found.copy([], [], epoch=epoch, through=0)
             found.push([], epoch=epoch, after=0, through=0)
-    assert seen.found == [f"{database.STATEMENT_MS // 1000}s"] * 4
+    assert seen.found == ["10s 10s 5s"] * 4
 
 
 def test_owner_that_another_one_replaced_adds_nothing(uri: str, request: pytest.FixtureRequest) -> None:

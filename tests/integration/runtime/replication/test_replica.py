@@ -2,9 +2,11 @@
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,8 @@ from tests.support.postgres import PostgresServer, find_programs, running_server
 from tidegate.core.errors import ConfigError, ConflictError, StaleFolderError, UnavailableError
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.drain import Drain
-from tidegate.runtime.replication import heartbeat, opening, ownership, replica
-from tidegate.runtime.replication.changes import epoch_of
+from tidegate.runtime.replication import database, heartbeat, opening, ownership, replica
+from tidegate.runtime.replication.changes import ChangedRows, epoch_of
 from tidegate.runtime.replication.database import ReplicaDatabase, schema_name
 from tidegate.runtime.replication.opening import Kind, Taken, await_turn, follow, take
 from tidegate.runtime.replication.replica import Replica
@@ -162,6 +164,34 @@ async def test_owner_that_was_taken_for_dead_answers_nothing_any_more(
     # Its folder is of an earlier owner now.
     async with Service(tmp_path / "a", server, run_id=run_id).started() as (db, _):
         assert [row[1] for row in items(db)] == ["new"]
+
+
+async def test_owner_that_is_lost_in_the_middle_of_a_transaction_is_followed(
+    tmp_path: Path, server: PostgresServer, run_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with its node: it closes no connection, and holds the row by which the next one would take the replica."""
+    monkeypatch.setattr(database, "IDLE_IN_TRANSACTION_MS", 500)
+    lost = Service(tmp_path / "a", server, run_id=run_id)
+    is_lost, ends = threading.Event(), threading.Event()
+
+    def rows_of_which_none_comes() -> Iterator[ChangedRows]:
+        is_lost.set()
+        ends.wait(60.0)
+        yield from ()
+
+    async with lost.started() as (db, owner):
+        db.execute("INSERT INTO items VALUES (1, 'sent', 0.0, NULL)")
+        await owner.caught_up()
+        push = partial(lost.database.push, epoch=1, after=0, through=100)
+        pushing = asyncio.create_task(asyncio.to_thread(push, rows_of_which_none_comes()))
+        await asyncio.to_thread(is_lost.wait)
+        try:
+            async with Service(tmp_path / "b", server, run_id=run_id).started() as (new, _):
+                assert [row[1] for row in items(new)] == ["sent"]
+        finally:
+            ends.set()
+        with pytest.raises(UnavailableError, match="nothing was lost"):
+            await pushing
 
 
 async def test_second_process_waits_for_an_owner_that_goes_on_and_gives_up(
