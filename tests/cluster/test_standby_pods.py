@@ -77,6 +77,10 @@ def measured_s(release: Namespace, component: str, fault: Callable[[str], object
     return gap_s
 
 
+def restarts_of(release: Namespace, pod: str) -> int:
+    return int(release.get("pod", pod)["status"]["containerStatuses"][0]["restartCount"])
+
+
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_pod_that_is_deleted_is_followed_at_once(
     release: Namespace, component: str, figures: dict[str, object]
@@ -126,6 +130,7 @@ def test_pod_that_stands_still_is_followed_and_ends_itself_when_it_goes_on(
     [pod] = frozen
     faults.thaw(pod)
     until("it starts again and stands by", lambda: not worked(release, pod), timeout_s=180)
+    assert restarts_of(release, "s-learner-0") == 0, "a call of the earlier owner must end no caller"
     assert_nothing_was_lost(release)
 
 

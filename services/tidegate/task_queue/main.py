@@ -111,7 +111,7 @@ async def build(context: ServiceContext, config: TaskQueueConfig) -> ServicePart
     return ServiceParts(
         loops=loops,
         servicers=[
-            servicer.registration(replica.caught_up),
+            servicer.registration(replica.before_answer),
             snapshots.registration(),
             records.registration(),
         ],

@@ -91,7 +91,7 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
             **replica.loops(),
         },
         servicers=[
-            servicer.registration(replica.caught_up),
+            servicer.registration(replica.before_answer),
             snapshots.registration(),
             records.registration(),
         ],

@@ -314,6 +314,33 @@ async def test_calls_go_to_the_instance_that_works_and_then_to_the_one_that_foll
     await second.server.stop(grace_s=0)
 
 
+async def test_instance_that_answers_nothing_any_more_is_left_for_the_one_that_follows_it(
+    served: Served,
+) -> None:
+    """It said last that it works, and closes no connection, as where its process stands still."""
+    proxy = Proxy(int(served.address.rpartition(":")[2]))
+    proxy.start()
+    second = Served()
+    await second.server.start(second.address)
+    await served.server.set_serving(serving=True)
+    await second.server.set_serving(serving=True, stands_by=True)
+    channel = permitted_channel(f"ipv4:127.0.0.1:{proxy.port},{second.address}")
+    stub = WeightDistributionServiceStub(channel)
+    await stub.GetHead(pb.GetHeadRequest(), wait_for_ready=True, timeout=60.0)
+    with proxy.stalled():
+        await second.server.set_serving(serving=True)
+        waiting = [stub.GetHead(pb.GetHeadRequest(), timeout=60.0) for _ in range(4)]
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+        lost = [each for each in ended if isinstance(each, grpc.aio.AioRpcError)]
+        assert {each.code() for each in lost} <= {grpc.StatusCode.UNAVAILABLE}, "long before their deadline"
+        for _ in range(4):
+            await stub.GetHead(pb.GetHeadRequest(), timeout=60.0)
+    assert len(second.answers) == 8 - len(lost)
+    await channel.close()
+    await second.server.stop(grace_s=0)
+    await asyncio.to_thread(proxy.close)
+
+
 async def test_instance_that_stands_by_is_healthy(served: Served) -> None:
     await served.server.set_serving(serving=True, stands_by=True)
     answers = [await ask_health(served.channel, name, timeout_s=10.0) for name in ("", HEALTH_READINESS)]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import LineageName, TrajectoryId
 from tidegate.core.staleness import Lineage
 from tidegate.runtime.bus import Bus
-from tidegate.runtime.replication import ownership
+from tidegate.runtime.replication import database, ownership, replica
 from tidegate.runtime.replication.config import URI_VARIABLE, PostgresConfig
 from tidegate.runtime.service import ServiceContext
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
@@ -84,6 +85,27 @@ async def test_second_store_serves_the_ledger_of_the_first_to_the_same_callers(
             tree, _ = await store.open_lineage(CHILD, learner_id="l")
             assert list(tree.lineages) == [MAIN.name, CHILD.name]
     await caller.channels.close()
+
+
+async def test_call_of_an_instance_that_was_replaced_may_be_made_again(
+    make: Callable[[str], ServiceContext], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller goes on with the other one; it must not take the answer for a conflict of its own, and end."""
+    with running_server() as server:
+        monkeypatch.setenv(URI_VARIABLE, server.uri)
+        monkeypatch.setattr(replica, "PERIOD_S", 3600.0)  # else it ends itself before it is called
+        context = make("first")
+        await stand_by(context)
+        async with running(build, CONFIG, context):
+            store = TrajectoryStoreClient(channel_of_test(context, "trajectory_store"))
+            assert await eventually(store, dropped(1)) == 1
+            schema = database.schema_name(context.settings.run, "trajectory_store")
+            with closing(database.ReplicaDatabase(server.uri, schema=schema)) as other:
+                seen = other.read()
+                assert seen is not None
+                other.take(run_id=seen.run_id, schema_version=seen.schema_version, seen=seen, through=0)
+            with pytest.raises(UnavailableError, match="call again"):
+                await store.drop_unarrived(dropped(2))
 
 
 async def eventually(store: TrajectoryStoreClient, drops: list[Dropped]) -> int:

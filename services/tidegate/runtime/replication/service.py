@@ -8,7 +8,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from tidegate.core.errors import ConfigError, NotFoundError
+from tidegate.core.errors import ConfigError, ConflictError, NotFoundError, UnavailableError
 from tidegate.runtime.instances import names_standbys
 from tidegate.runtime.replication.changes import epoch_of, forget_replica
 from tidegate.runtime.replication.config import PostgresConfig
@@ -93,6 +93,21 @@ class ServiceReplica:
     def caught_up(self) -> CaughtUp:
         """Awaited before anything leaves the service that depends on its file."""
         return on_disk if self._replica is None else self._replica.caught_up
+
+    async def before_answer(self) -> None:
+        """As ``caught_up``, for an answer to a call.
+
+        Raises:
+            UnavailableError: not within the deadline, or another instance took over, which the caller calls next.
+        """
+        try:
+            await self.caught_up()
+        except ConflictError as error:
+            raise UnavailableError(
+                "This instance answers no more calls",
+                why=str(error),
+                fix="call again: the instance that took over answers",
+            ) from error
 
     @property
     def is_away(self) -> bool:
