@@ -90,7 +90,7 @@ async def test_second_store_serves_the_ledger_of_the_first_to_the_same_callers(
 async def test_call_of_an_instance_that_was_replaced_may_be_made_again(
     make: Callable[[str], ServiceContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its caller goes on with the other one; it must not take the answer for a conflict of its own, and end."""
+    """Its caller calls the other one next; it must not take the answer for a conflict of its own, and end."""
     with running_server() as server:
         monkeypatch.setenv(URI_VARIABLE, server.uri)
         monkeypatch.setattr(replica, "PERIOD_S", 3600.0)  # else it ends itself before it is called
