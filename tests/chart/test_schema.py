@@ -90,7 +90,7 @@ def test_no_choice_of_a_setting_is_a_word_that_yaml_reads_as_true_or_false() -> 
         ({"actor.gateway.key": "in a file"}, "'key' not allowed"),
         ({"actor.sandbox.userNamespace": True}, "'sandbox' not allowed"),
         ({"environment.sandbox.seccompProfile": "/on/the/node.json"}, "/environment/sandbox/seccompProfile"),
-        ({"taskQueue.replicas": 2}, "'replicas' not allowed"),
+        ({"weightDistribution.replicas": 2}, "'replicas' not allowed"),
         ({"task_queue": {}}, "'task_queue' not allowed"),
         ({"images.tag": "latest"}, "/images/tag"),
         ({"nats.replicas": 2}, "/nats/replicas"),
