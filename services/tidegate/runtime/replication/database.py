@@ -34,6 +34,8 @@ STATEMENT_MS = 10_000
 IDLE_IN_TRANSACTION_MS = 5_000
 # A server that hangs answers no statement's end: the connection of a call that gets nowhere for so long is cut.
 SILENT_S = 12.0
+# A push that took longer sends another heartbeat at its end: that of its begin is seen no earlier.
+LONG_PUSH_S = 0.5
 # Of PgBouncer, to parameters of a session.
 POOLER_REFUSAL = "unsupported startup parameter"
 # PostgreSQL cuts longer names off, and two of them could become one.
@@ -51,6 +53,9 @@ CREATE TABLE IF NOT EXISTS {schema}.replica (
     through bigint NOT NULL DEFAULT 0
 )
 """
+
+# Seconds since the epoch.
+_HEARTBEAT = "extract(epoch FROM heartbeat_at)::float8"
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -118,7 +123,7 @@ class ReplicaDatabase:
             found = db.execute(
                 sql(
                     "SELECT run_id, schema_version, epoch, whole,"
-                    " extract(epoch FROM clock_timestamp() - heartbeat_at)::float8, through"
+                    f" extract(epoch FROM clock_timestamp() - heartbeat_at)::float8, through, {_HEARTBEAT}"
                     f" FROM {self.schema}.replica"
                 )
             ).fetchone()
@@ -127,10 +132,12 @@ class ReplicaDatabase:
     def take(self, *, run_id: str, schema_version: int, seen: Remote | None, through: int) -> int:
         """Become the owner after the one that was ``seen`` (None: there was none); returns the epoch.
 
+        One that sent a heartbeat since then stays the owner: this waits for the end of a push that takes long.
+
         ``through``: the place of the last note of this owner's file that the replica has.
 
         Raises:
-            ConflictError: another process was faster.
+            ConflictError: another process was faster, or the owner is alive.
             UnavailableError, ConfigError: as ``read``.
         """
         with self._connected() as db, self._transaction(db):
@@ -148,9 +155,9 @@ class ReplicaDatabase:
                 taken = db.execute(
                     sql(
                         f"UPDATE {self.schema}.replica SET epoch = epoch + 1, heartbeat_at = clock_timestamp(),"
-                        " through = %s WHERE epoch = %s AND whole = %s RETURNING epoch"
+                        f" through = %s WHERE epoch = %s AND whole = %s AND {_HEARTBEAT} = %s RETURNING epoch"
                     ),
-                    (through, seen.epoch, seen.whole),
+                    (through, seen.epoch, seen.whole, seen.heartbeat_at_s),
                 ).fetchone()
         if taken is None:
             raise taken_over(self.schema)
@@ -217,7 +224,9 @@ class ReplicaDatabase:
             if self._files is not None:
                 self._files.create(db, self.schema)
             self._push_all(db, changes)
-            db.execute(sql(f"UPDATE {self.schema}.replica SET whole = true"))
+            db.execute(
+                sql(f"UPDATE {self.schema}.replica SET whole = true, heartbeat_at = clock_timestamp()")
+            )
 
     def push(self, changes: Iterable[ChangedRows], *, epoch: int, after: int, through: int) -> None:
         """Write the rows that changed from note ``after`` to ``through``, all or none, and the time of the heartbeat.
@@ -228,10 +237,13 @@ class ReplicaDatabase:
             UnavailableError: PostgreSQL does not answer, or its disk is full; nothing was written, or all of it.
             ConfigError: it refuses this user.
         """
+        started_at_s = time.monotonic()
         with self._connected() as db, self._transaction(db):
             # Held until the end: an owner to come waits for these rows, and none of before can add to them.
             self._hold(db, epoch, after=after, through=through)
             self._push_all(db, changes)
+            if time.monotonic() - started_at_s > LONG_PUSH_S:
+                db.execute(sql(f"UPDATE {self.schema}.replica SET heartbeat_at = clock_timestamp()"))
 
     def rows(self, name: str, columns: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
         """Columns of all rows of a table, in portions.

@@ -35,7 +35,7 @@ class Local(msgspec.Struct, frozen=True):
 class Remote(msgspec.Struct, frozen=True):
     """What PostgreSQL has. ``whole``: a first copy was finished. ``silent_s``: since its owner's last heartbeat.
 
-    ``through``: the place of the owner's last note that it has.
+    ``through``: the place of the owner's last note that it has. ``heartbeat_at_s``: by PostgreSQL's clock.
     """
 
     run_id: str
@@ -44,6 +44,7 @@ class Remote(msgspec.Struct, frozen=True):
     whole: bool
     silent_s: float
     through: int = 0
+    heartbeat_at_s: float = 0.0
 
 
 def plan_start(

@@ -377,6 +377,28 @@ async def test_instance_that_stands_by_takes_over_once_the_owner_is_silent(
             assert [row[1] for row in items(new)] == ["a"]
 
 
+async def test_owner_whose_push_takes_long_is_not_considered_dead(
+    tmp_path: Path, server: PostgresServer, run_id: str
+) -> None:
+    """As where PostgreSQL is slow: its heartbeat is seen when the transaction ends, and so is the wait for its row."""
+    first = Service(tmp_path / "a", server, run_id=run_id)
+
+    def slow_rows() -> Iterator[ChangedRows]:
+        time.sleep(2 * SILENT_S)
+        yield from ()
+
+    async with first.started() as (db, owner):
+        db.execute("INSERT INTO items VALUES (1, 'a', 0.0, NULL)")
+        await owner.caught_up()
+        waiting = asyncio.create_task(has_turn(Service(tmp_path / "b", server, run_id=run_id)))
+        push = partial(first.database.push, epoch=1, after=0, through=100)
+        for _ in range(2):
+            await asyncio.to_thread(push, slow_rows())
+        await asyncio.sleep(SILENT_S / 2)
+        assert not waiting.done()
+        waiting.cancel()
+
+
 async def test_owner_that_ends_is_followed_at_once(
     tmp_path: Path, server: PostgresServer, run_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
