@@ -173,6 +173,15 @@ class _Method:
             return _each_decoded(self.decode, received, self.name)
         return _decoded(self.decode, received, self.name)
 
+    async def _allowed(self, error: TidegateError) -> TidegateError:
+        """The error, which is an answer as well: one from outdated state would mislead the caller."""
+        try:
+            if self.before_answer is not None:
+                await self.before_answer()
+        except TidegateError as refused:
+            return refused
+        return error
+
     async def unary(self, received: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         """Answer a call that has one response."""
         _enter(context)
@@ -185,7 +194,7 @@ class _Method:
         except grpc.aio.BaseError:
             raise  # the call has ended: no caller waits for an answer
         except Exception as raised:
-            error = answer_to(raised, self.name, on_failure=self.on_failure)
+            error = await self._allowed(answer_to(raised, self.name, on_failure=self.on_failure))
             status = error.status
             await _abort(context, error)
         finally:
@@ -205,7 +214,7 @@ class _Method:
         except grpc.aio.BaseError:
             raise  # the call has ended: no caller waits for an answer
         except Exception as raised:
-            error = answer_to(raised, self.name, on_failure=self.on_failure)
+            error = await self._allowed(answer_to(raised, self.name, on_failure=self.on_failure))
             status = error.status
             await _abort(context, error)
         finally:

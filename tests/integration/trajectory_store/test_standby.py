@@ -106,6 +106,9 @@ async def test_call_of_an_instance_that_was_replaced_may_be_made_again(
                 other.take(run_id=seen.run_id, schema_version=seen.schema_version, seen=seen, through=0)
             with pytest.raises(UnavailableError, match="call again"):
                 await store.drop_unarrived(dropped(2))
+            # What it does not know, the one that took over may have.
+            with pytest.raises(UnavailableError, match="call again"):
+                await store.trajectory(TrajectoryId("test-run-9.0"))
 
 
 async def eventually(store: TrajectoryStoreClient, drops: list[Dropped]) -> int:

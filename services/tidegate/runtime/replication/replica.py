@@ -6,6 +6,7 @@ messages that would change it stay at the broker.
 """
 
 import asyncio
+import math
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from tidegate.catalogue import replication as statistics
 from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.drain import Drain
+from tidegate.runtime.replication import ownership
 from tidegate.runtime.replication.changes import all_rows, changed_rows, forget_changes, newest_change
 from tidegate.runtime.replication.ownership import ReplicaBehindError
 from tidegate.runtime.replication.tables import Table
@@ -38,6 +40,8 @@ PERIOD_S = 1.0
 # Notes of pushed rows that are removed at once, beside the event loop's other work, and in one period.
 FORGOTTEN_AT_ONCE, FORGOTTEN_MAX = 5_000, 200_000
 BUSY_TIMEOUT_S = 5.0
+# Of the time after which another process may take over: an owner that stood still asks PostgreSQL before it answers.
+OWNED_SHARE = 0.5
 # Between two looks at a call.
 LOOK_S = 1.0
 
@@ -105,6 +109,7 @@ class Replica:
         self._push: asyncio.Task[None] | None = None
         self._failure: TidegateError | None = None
         self._failed_at_s = self._away_since_s = 0.0
+        self._owned_at_s = -math.inf
 
     @property
     def is_away(self) -> bool:
@@ -114,10 +119,12 @@ class Replica:
     async def caught_up(self) -> None:
         """As ``CaughtUp``."""
         wanted = newest_change(self._writer)
-        if wanted <= self._pushed_through:
+        is_owner = self._clock.monotonic_s() - self._owned_at_s < OWNED_SHARE * ownership.SILENT_S
+        if wanted <= self._pushed_through and is_owner:
             return
         try:
             async with asyncio.timeout(ANSWER_DEADLINE_S):
+                await self._pushed()
                 while self._pushed_through < wanted:
                     await self._pushed()
         except TimeoutError as error:
@@ -184,7 +191,7 @@ class Replica:
         except TidegateError as error:
             self._note_failure(error)
         else:
-            self._pushed_through = wanted
+            self._pushed_through, self._owned_at_s = wanted, started_at_s
             self._note_success(self._clock.monotonic_s() - started_at_s)
         finally:
             self._push = None

@@ -155,6 +155,8 @@ async def test_owner_that_was_taken_for_dead_answers_nothing_any_more(
         async with Service(tmp_path / "b", server, run_id=run_id).started() as (new, owner):
             new.execute("INSERT INTO items VALUES (1, 'new', 0.0, NULL)")
             await owner.caught_up()
+            with pytest.raises(ConflictError, match="took over"):
+                await replaced.caught_up()  # with nothing to push: what it reads is out of date
             old.execute("INSERT INTO items VALUES (1, 'old', 0.0, NULL)")
             with pytest.raises(ConflictError, match="took over"):
                 await replaced.caught_up()
