@@ -16,7 +16,7 @@ from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from grpc_reflection.v1alpha._async import ReflectionServicer
 
-from tidegate.core.errors import ConfigError, RecordError, TidegateError
+from tidegate.core.errors import ConfigError, RecordError, TidegateError, UnavailableError
 from tidegate.runtime import tls
 from tidegate.runtime.authenticated_channel import AuthenticatedChannel, trace_context
 from tidegate.runtime.call_authentication import GuardedHandlers
@@ -173,11 +173,15 @@ class _Method:
             return _each_decoded(self.decode, received, self.name)
         return _decoded(self.decode, received, self.name)
 
-    async def _allowed(self, error: TidegateError) -> TidegateError:
-        """The error, which is an answer as well: one from outdated state would mislead the caller."""
+    async def _confirmed(self, error: TidegateError) -> TidegateError:
+        """The error, which is an answer as well: from outdated state it would mislead the caller.
+
+        UNAVAILABLE says nothing about the state, and ``before_answer`` itself may have raised it.
+        """
+        if self.before_answer is None or isinstance(error, UnavailableError):
+            return error
         try:
-            if self.before_answer is not None:
-                await self.before_answer()
+            await self.before_answer()
         except TidegateError as refused:
             return refused
         return error
@@ -194,7 +198,7 @@ class _Method:
         except grpc.aio.BaseError:
             raise  # the call has ended: no caller waits for an answer
         except Exception as raised:
-            error = await self._allowed(answer_to(raised, self.name, on_failure=self.on_failure))
+            error = await self._confirmed(answer_to(raised, self.name, on_failure=self.on_failure))
             status = error.status
             await _abort(context, error)
         finally:
@@ -214,7 +218,7 @@ class _Method:
         except grpc.aio.BaseError:
             raise  # the call has ended: no caller waits for an answer
         except Exception as raised:
-            error = await self._allowed(answer_to(raised, self.name, on_failure=self.on_failure))
+            error = await self._confirmed(answer_to(raised, self.name, on_failure=self.on_failure))
             status = error.status
             await _abort(context, error)
         finally:

@@ -72,6 +72,8 @@ class Served:
         self.servicer = Servicer()
         self.address = f"127.0.0.1:{free_port()}"
         self.answers: list[tuple[str, str]] = []
+        self.asked = 0
+        self.refusal: errors.TidegateError | None = None
         self.server = RpcServer(
             [
                 Registration(
@@ -80,12 +82,18 @@ class Served:
                     name=NAME,
                     raw_requests={"PublishPolicy": chunk_deserializer(pb.PublishPolicyRequest, 2)},
                     raw_responses={"PullPolicy": chunk_serializer(1)},
+                    before_answer=self.before_answer,
                 )
             ],
             accepted(),
             meter=self.meter,
         )
         self.channel = permitted_channel(self.address)
+
+    async def before_answer(self) -> None:
+        self.asked += 1
+        if self.refusal is not None:
+            raise self.refusal
 
     def meter(self, method: str, seconds: float, status: str) -> None:
         assert seconds >= 0
@@ -121,6 +129,16 @@ async def test_an_error_arrives_as_the_class_it_left_as(
     with pytest.raises(kind, match=r"weights: It broke\. repair it") as caught, remote_errors("weights"):
         await WeightDistributionServiceStub(served.channel).GetHead(pb.GetHeadRequest())
     assert caught.value.retryable == kind.retryable
+
+
+@pytest.mark.parametrize("failure", [None, errors.NotFoundError("It is gone")], ids=["answer", "error"])
+async def test_what_may_be_outdated_leaves_neither_as_an_answer_nor_as_an_error(
+    served: Served, failure: errors.TidegateError | None
+) -> None:
+    served.servicer.failure, served.refusal = failure, errors.UnavailableError("Another one answers")
+    with pytest.raises(errors.UnavailableError, match="Another one answers"), remote_errors("weights"):
+        await WeightDistributionServiceStub(served.channel).GetHead(pb.GetHeadRequest())
+    assert served.asked == 1, "which may take long"
 
 
 async def test_an_error_in_a_stream_comes_after_what_was_streamed(served: Served) -> None:
@@ -292,13 +310,21 @@ async def test_a_channel_finds_a_restarted_server_again(served: Served) -> None:
     await again.server.stop(grace_s=0)
 
 
-async def test_calls_go_to_the_instance_that_works_and_then_to_the_one_that_follows_it(
-    served: Served,
-) -> None:
+@pytest.fixture
+async def second(served: Served) -> AsyncIterator[Served]:
+    """It stands by, and the first one works."""
     second = Served()
     await second.server.start(second.address)
     await served.server.set_serving(serving=True)
     await second.server.set_serving(serving=True, stands_by=True)
+    yield second
+    await second.channel.close()
+    await second.server.stop(grace_s=0)
+
+
+async def test_calls_go_to_the_instance_that_works_and_then_to_the_one_that_follows_it(
+    served: Served, second: Served
+) -> None:
     channel = permitted_channel(f"ipv4:{served.address},{second.address}")
     stub = WeightDistributionServiceStub(channel)
     for _ in range(5):
@@ -311,19 +337,14 @@ async def test_calls_go_to_the_instance_that_works_and_then_to_the_one_that_foll
     await stub.GetHead(pb.GetHeadRequest(), wait_for_ready=True, timeout=60.0)
     assert len(second.answers) == 1
     await channel.close()
-    await second.server.stop(grace_s=0)
 
 
 async def test_instance_that_answers_nothing_any_more_is_left_for_the_one_that_follows_it(
-    served: Served,
+    served: Served, second: Served
 ) -> None:
     """It said last that it works, and closes no connection, as where its process stands still."""
     proxy = Proxy(int(served.address.rpartition(":")[2]))
     proxy.start()
-    second = Served()
-    await second.server.start(second.address)
-    await served.server.set_serving(serving=True)
-    await second.server.set_serving(serving=True, stands_by=True)
     channel = permitted_channel(f"ipv4:127.0.0.1:{proxy.port},{second.address}")
     stub = WeightDistributionServiceStub(channel)
     await stub.GetHead(pb.GetHeadRequest(), wait_for_ready=True, timeout=60.0)
@@ -337,7 +358,6 @@ async def test_instance_that_answers_nothing_any_more_is_left_for_the_one_that_f
             await stub.GetHead(pb.GetHeadRequest(), timeout=60.0)
     assert len(second.answers) == 8 - len(lost)
     await channel.close()
-    await second.server.stop(grace_s=0)
     await asyncio.to_thread(proxy.close)
 
 

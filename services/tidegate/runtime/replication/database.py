@@ -155,9 +155,9 @@ class ReplicaDatabase:
                 taken = db.execute(
                     sql(
                         f"UPDATE {self.schema}.replica SET epoch = epoch + 1, heartbeat_at = clock_timestamp(),"
-                        f" through = %s WHERE epoch = %s AND whole = %s AND {_HEARTBEAT} = %s RETURNING epoch"
+                        f" through = %s WHERE epoch = %s AND {_HEARTBEAT} = %s RETURNING epoch"
                     ),
-                    (through, seen.epoch, seen.whole, seen.heartbeat_at_s),
+                    (through, seen.epoch, seen.heartbeat_at_s),
                 ).fetchone()
         if taken is None:
             raise taken_over(self.schema)

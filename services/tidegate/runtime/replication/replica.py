@@ -109,7 +109,7 @@ class Replica:
         self._push: asyncio.Task[None] | None = None
         self._failure: TidegateError | None = None
         self._failed_at_s = self._away_since_s = 0.0
-        self._owned_at_s = -math.inf
+        self._owned_at_s = -math.inf  # when the newest push began that PostgreSQL took
 
     @property
     def is_away(self) -> bool:
@@ -119,13 +119,10 @@ class Replica:
     async def caught_up(self) -> None:
         """As ``CaughtUp``."""
         wanted = newest_change(self._writer)
-        is_owner = self._clock.monotonic_s() - self._owned_at_s < OWNED_SHARE * ownership.SILENT_S
-        if wanted <= self._pushed_through and is_owner:
-            return
+        owned_from_s = self._clock.monotonic_s() - OWNED_SHARE * ownership.SILENT_S
         try:
             async with asyncio.timeout(ANSWER_DEADLINE_S):
-                await self._pushed()
-                while self._pushed_through < wanted:
+                while self._pushed_through < wanted or self._owned_at_s < owned_from_s:
                     await self._pushed()
         except TimeoutError as error:
             raise UnavailableError(
