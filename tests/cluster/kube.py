@@ -86,6 +86,10 @@ class Namespace:
             )
         ]
 
+    def restarts(self, pod: str) -> int:
+        """Of the first container of a pod."""
+        return int(self.get("pod", pod)["status"]["containerStatuses"][0]["restartCount"])
+
     def tidegate(self, *arguments: str, component: str = "admission", timeout_s: float = 300.0) -> str:
         """Run `tidegate` inside of a pod of the release, as NOTES.txt describes."""
         kind = "deployment" if component in ("actor", "environment") else "statefulset"

@@ -8,11 +8,23 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from tests.cluster.conftest import cartpole_values, install
 from tests.cluster.kube import Namespace, balanced_audit, until
 from tests.cluster.servers import start_server
 
 IMAGE_OF_POSTGRES = os.environ.get("TIDEGATE_E2E_POSTGRES_IMAGE", "")
+# The marks of a module whose tests need the server.
+ON_POSTGRES = [
+    pytest.mark.cluster,
+    pytest.mark.e2e,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not IMAGE_OF_POSTGRES, reason="TIDEGATE_E2E_POSTGRES_IMAGE names no image of PostgreSQL"
+    ),
+]
 PASSWORD = "of-this-test"
 STEPS_AFTER_A_LOSS = 5
 

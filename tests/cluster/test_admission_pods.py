@@ -101,11 +101,11 @@ def test_leader_that_is_lost_with_its_node_is_replaced_while_the_run_trains(
 def test_leader_that_hears_nothing_of_its_end_ends_itself(release: Namespace) -> None:
     """As one that was cut off from the API server: another pod holds the Lease all of a sudden."""
     leader = holder(release)
-    restarts = restarts_of(release, leader)
+    restarts = release.restarts(leader)
     taken = json.dumps({"spec": {"holderIdentity": other_than(leader)}})
     release.kubectl("patch", "lease", "two-admission-leader", "--type=merge", "--patch", taken)
     until_leads(release, other_than(leader))
-    until("it started again", lambda: restarts_of(release, leader) > restarts, timeout_s=120)
+    until("it started again", lambda: release.restarts(leader) > restarts, timeout_s=120)
     until("it stands by", lambda: len(release.ready("admission")) == 2, timeout_s=120)
     assert holder(release) == other_than(leader)
 
@@ -127,7 +127,3 @@ def test_upgrade_replaces_one_pod_after_the_other_and_the_run_trains_on(
     trains(release, more=20, timeout_s=180)
     balanced_audit(release)
     release.helm("uninstall", "--wait")
-
-
-def restarts_of(release: Namespace, pod: str) -> int:
-    return int(release.get("pod", pod)["status"]["containerStatuses"][0]["restartCount"])

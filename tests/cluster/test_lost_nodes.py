@@ -8,22 +8,14 @@ import pytest
 
 from tests.cluster.kube import Namespace, until
 from tests.cluster.replicated import (
-    IMAGE_OF_POSTGRES,
+    ON_POSTGRES,
     assert_nothing_was_lost,
     install_replicated,
     start_postgres,
     without_gradients_s,
 )
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.e2e,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not IMAGE_OF_POSTGRES, reason="TIDEGATE_E2E_POSTGRES_IMAGE names no image of PostgreSQL"
-    ),
-]
+pytestmark = ON_POSTGRES
 # One node after the other, then the node of all three.
 LOSSES = (
     ("trajectory-store",),

@@ -9,22 +9,14 @@ from tests.cluster.conftest import TAG
 from tests.cluster.kube import CHART, Namespace, until
 from tests.cluster.node_faults import NodeFaults, node_faults
 from tests.cluster.replicated import (
-    IMAGE_OF_POSTGRES,
+    ON_POSTGRES,
     assert_nothing_was_lost,
     install_replicated,
     start_postgres,
     without_gradients_s,
 )
 
-pytestmark = [
-    pytest.mark.cluster,
-    pytest.mark.e2e,
-    pytest.mark.slow,
-    pytest.mark.timeout(900),
-    pytest.mark.skipif(
-        not IMAGE_OF_POSTGRES, reason="TIDEGATE_E2E_POSTGRES_IMAGE names no image of PostgreSQL"
-    ),
-]
+pytestmark = ON_POSTGRES
 COMPONENTS = ("trajectory-store", "task-queue")
 
 
@@ -67,25 +59,21 @@ def working(release: Namespace, component: str) -> str:
     return found
 
 
-def measured_s(release: Namespace, component: str, fault: Callable[[str], object]) -> float:
-    """Seconds without an update after a fault of the pod that works."""
+def measured(release: Namespace, component: str, fault: Callable[[str], object]) -> tuple[str, float]:
+    """The pod that worked, and the seconds without an update after a fault of it."""
     pod, at_s = working(release, component), time.time()
     fault(pod)
     gap_s = without_gradients_s(release, since_s=at_s)
     assert any(worked(release, other) for other in release.ready(component) if other != pod)
     assert_nothing_was_lost(release)
-    return gap_s
-
-
-def restarts_of(release: Namespace, pod: str) -> int:
-    return int(release.get("pod", pod)["status"]["containerStatuses"][0]["restartCount"])
+    return pod, gap_s
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_pod_that_is_deleted_is_followed_at_once(
     release: Namespace, component: str, figures: dict[str, object]
 ) -> None:
-    figures[f"{component} deleted, without_gradients_s"] = measured_s(
+    _, figures[f"{component} deleted, without_gradients_s"] = measured(
         release, component, lambda pod: release.kubectl("delete", "pod", pod, "--wait=false")
     )
 
@@ -94,7 +82,7 @@ def test_pod_that_is_deleted_is_followed_at_once(
 def test_pod_that_is_killed_is_followed(
     release: Namespace, component: str, figures: dict[str, object]
 ) -> None:
-    figures[f"{component} killed, without_gradients_s"] = measured_s(
+    _, figures[f"{component} killed, without_gradients_s"] = measured(
         release,
         component,
         lambda pod: release.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false"),
@@ -106,31 +94,18 @@ def test_pod_without_a_network_is_followed(
     release: Namespace, component: str, figures: dict[str, object], faults: NodeFaults
 ) -> None:
     """As on a node that is lost: nothing comes from it any more, not even the end of its connections."""
-    cut_off: list[str] = []
-
-    def cut(pod: str) -> None:
-        cut_off.append(pod)
-        faults.cut_off(pod)
-
-    figures[f"{component} cut off, without_gradients_s"] = measured_s(release, component, cut)
-    release.kubectl("delete", "pod", *cut_off, "--force", "--grace-period=0")
+    pod, figures[f"{component} cut off, without_gradients_s"] = measured(release, component, faults.cut_off)
+    release.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_pod_that_stands_still_is_followed_and_ends_itself_when_it_goes_on(
     release: Namespace, component: str, figures: dict[str, object], faults: NodeFaults
 ) -> None:
-    frozen: list[str] = []
-
-    def freeze(pod: str) -> None:
-        frozen.append(pod)
-        faults.freeze(pod)
-
-    figures[f"{component} frozen, without_gradients_s"] = measured_s(release, component, freeze)
-    [pod] = frozen
+    pod, figures[f"{component} frozen, without_gradients_s"] = measured(release, component, faults.freeze)
     faults.thaw(pod)
     until("it starts again and stands by", lambda: not worked(release, pod), timeout_s=180)
-    assert restarts_of(release, "s-learner-0") == 0, "a call of the earlier owner must end no caller"
+    assert release.restarts("s-learner-0") == 0, "a call of the earlier owner must end no caller"
     assert_nothing_was_lost(release)
 
 

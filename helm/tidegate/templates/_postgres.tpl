@@ -10,8 +10,10 @@ password, and reach it; no others do.
 
 {{/* Whether a service has pods of which one works and the others stand by: (list root service) */}}
 {{- define "tidegate.hasStandbys" -}}
-{{- $values := get (dict "task_queue" "taskQueue" "trajectory_store" "trajectoryStore") (index . 1) -}}
-{{- if and $values (gt (int (index (index . 0).Values $values).replicas) 1) }}true{{ end -}}
+{{- if include "tidegate.replicated" . -}}
+{{- $row := index (include "tidegate.services" (index . 0) | fromYaml) (index . 1) -}}
+{{- if gt (int (index (index . 0).Values $row.values).replicas) 1 }}true{{ end -}}
+{{- end -}}
 {{- end -}}
 
 {{/*
@@ -51,14 +53,15 @@ The values of such a pod, with how long it stays on a lost node. Kubernetes' def
 {{- else if and .Values.postgres.existingSecret (not $set) -}}
 {{- $problems = append $problems "postgres.existingSecret is set without run.postgres: nothing would be replicated. Set run.postgres to {}, or leave it out" -}}
 {{- end -}}
-{{- range $service, $values := dict "task_queue" "taskQueue" "trajectory_store" "trajectoryStore" -}}
-{{- if include "tidegate.hasStandbys" (list $ $service) -}}
-{{- $pods := printf "%s.replicas is %d" $values (int (index $.Values $values).replicas) -}}
+{{- range pick (include "tidegate.services" . | fromYaml) "task_queue" "trajectory_store" -}}
+{{- $values := index $.Values .values -}}
+{{- if gt (int $values.replicas) 1 -}}
+{{- $pods := printf "%s.replicas is %d" .values (int $values.replicas) -}}
 {{- if not $set -}}
 {{- $problems = append $problems (printf "%s and run.postgres is not set: PostgreSQL says which of the pods works, and has what the others take over. Set run.postgres to {}, or the replicas to 1" $pods) -}}
 {{- end -}}
-{{- if (index $.Values $values).persistence.enabled -}}
-{{- $problems = append $problems (printf "%s and %s.persistence.enabled is true: each pod is filled from PostgreSQL, and needs no volume. Set it to false, or the replicas to 1" $pods $values) -}}
+{{- if $values.persistence.enabled -}}
+{{- $problems = append $problems (printf "%s and %s.persistence.enabled is true: each pod is filled from PostgreSQL, and needs no volume. Set it to false, or the replicas to 1" $pods .values) -}}
 {{- end -}}
 {{- if $.Values.restore.from -}}
 {{- $problems = append $problems (printf "%s and restore.from is set: each of the pods would begin from the backup. Install with one replica, and raise the number by an upgrade without restore.from" $pods) -}}
