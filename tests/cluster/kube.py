@@ -5,7 +5,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,16 @@ class Namespace:
                 for each in pod["status"].get("conditions", [])
             )
         ]
+
+    @contextmanager
+    def unremovable(self, pod: str) -> Generator[None]:
+        """Keep the object of a pod that is deleted meanwhile, as where its node does not answer any more."""
+        patch = ("patch", "pod", pod, "--type=merge", "--patch")
+        self.kubectl(*patch, '{"metadata": {"finalizers": ["tidegate.dev/lost-node"]}}')
+        try:
+            yield
+        finally:
+            self.kubectl(*patch, '{"metadata": {"finalizers": null}}')
 
     def restarts(self, pod: str) -> int:
         """Of the first container of a pod."""

@@ -1,7 +1,7 @@
 """Nodes lost with their volumes: task queue and trajectory store go on from PostgreSQL, admission from the broker."""
 
-import json
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -73,13 +73,10 @@ def test_services_without_volumes_start_again_although_their_pods_cannot_be_remo
         release, tmp_path,
         "--set", "taskQueue.persistence.enabled=false", "--set", "trajectoryStore.persistence.enabled=false",
     )  # fmt: skip
-    held: list[str] = []
-    try:
+    with ExitStack() as lost:
         for component in movable:
             [pod] = [each["metadata"]["name"] for each in release.pods(component)]
-            finalizer = json.dumps({"metadata": {"finalizers": ["tidegate.dev/lost-node"]}})
-            release.kubectl("patch", "pod", pod, "--type=merge", "--patch", finalizer)
-            held.append(pod)
+            lost.enter_context(release.unremovable(pod))
             lost_at_s = time.time()
             release.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
             figures[f"without_gradients_s while the old {component} cannot be removed"] = without_gradients_s(
@@ -87,9 +84,4 @@ def test_services_without_volumes_start_again_although_their_pods_cannot_be_remo
             )
             assert release.get("pod", pod)["metadata"]["deletionTimestamp"]
             assert_nothing_was_lost(release)
-    finally:
-        for pod in held:
-            release.kubectl(
-                "patch", "pod", pod, "--type=merge", "--patch", '{"metadata": {"finalizers": null}}'
-            )
     release.helm("uninstall", "--wait")
