@@ -50,6 +50,10 @@ class NodeFaults:
         """Stop its processes; its kernel still acknowledges what is sent to it."""
         self._run(_SIGNAL, pod, "SIGSTOP")
 
+    def kill(self, pod: str) -> None:
+        """End its processes without a word."""
+        self._run(_SIGNAL, pod, "SIGKILL")
+
     def thaw(self, pod: str) -> None:
         """Let its processes go on."""
         self._run(_SIGNAL, pod, "SIGCONT")

@@ -49,10 +49,17 @@ def install_replicated(release: Namespace, folder: Path, *more: str) -> None:
 
 
 def steps(release: Namespace) -> list[float]:
-    """When each of the newest updates was made, since the epoch: of two minutes at least."""
-    newest = "tail -n 10000 /data/learner/steps.jsonl | grep -o '\"at_s\":[0-9.]*'"
-    lines = release.kubectl("exec", f"{release.release}-learner-0", "--", "sh", "-c", newest).splitlines()
-    return [float(line.partition(":")[2]) for line in lines]
+    """When each of the newest updates was made, since the epoch: of two minutes at least; by any pod that is there."""
+    newest = "cat /dev/null /data/learner/steps.jsonl | tail -n 10000 | grep -o '\"at_s\":[0-9.]*' || true"
+    there = [
+        pod["metadata"]["name"] for pod in release.pods("learner") if pod["status"]["phase"] == "Running"
+    ]
+    lines = [
+        line
+        for pod in there
+        for line in release.kubectl("exec", pod, "--", "sh", "-c", f"{newest} 2> /dev/null").splitlines()
+    ]
+    return sorted(float(line.partition(":")[2]) for line in lines)
 
 
 def without_gradients_s(release: Namespace, *, since_s: float) -> float:
@@ -74,7 +81,7 @@ def _trained_on(at_s: list[float], *, since_s: float) -> bool:
 
 
 def _longest_gap_s(at_s: list[float], *, since_s: float) -> float:
-    """The longest time without an update since the loss."""
-    before = [moment for moment in at_s if moment <= since_s][-1:]
+    """The longest time without an update since the loss, which may be of the pod that knows of those before."""
+    before = [moment for moment in at_s if moment <= since_s][-1:] or [since_s]
     moments = [*before, *(moment for moment in at_s if moment > since_s)]
     return round(max(later - earlier for earlier, later in pairwise(moments)), 1)

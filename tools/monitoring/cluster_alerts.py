@@ -167,15 +167,18 @@ def _all_stand_by() -> Alert:
         expr=f"min by ({OF_RUN}, job) ({selected(process_stats.STANDBY.metric)}) > 0",
         summary=f"{OF_WHICH}: every pod of {{{{ $labels.job }}}} stands by, and none works",
         meaning="Of the pods of a service one works and the others wait for it to end. Now all of them wait. Without"
-        " task queue and trajectory store training stands still; without admission it goes on under the last limits,"
-        " and pauses, scaling and the end of the run wait.",
+        " task queue, trajectory store or learner training stands still; without admission it goes on under the last"
+        " limits, and pauses, scaling and the end of the run wait.",
         confirm=(
             "The logs of its pods: `replica_not_read` (task queue and trajectory store) has what PostgreSQL says,"
-            " `kubernetes_failed` (admission) what the Kubernetes API says.",
+            " `kubernetes_failed` (admission) what the Kubernetes API says, `turn_not_possible` (learner) why it"
+            " waits.",
         ),
         steps=(
             "Task queue or trajectory store: repair PostgreSQL or the way to it, as for"
             " [TidegateReplicaAway](TidegateReplicaAway.md). A pod takes over by itself.",
+            "Learner: let its pods reach the trajectory store. One whose checkpoint is too old waits for the pod that"
+            " trained last, or for its volume.",
             "Admission: see that its pods reach the API server and the broker, and who holds the Lease:"
             " `kubectl get lease`.",
         ),

@@ -25,7 +25,7 @@ spec:
   {{- end }}
   selector:
     {{- include "tidegate.selector" (list $root $row.name) | nindent 4 }}
-    {{- if eq $service "learner" }}
+    {{- if and (eq $service "learner") (not (int $root.Values.learner.standbys)) }}
     {{- if include "tidegate.learnerIsJobSet" $root }}
     batch.kubernetes.io/job-completion-index: "0" # the rank that serves
     {{- else }}
@@ -110,7 +110,7 @@ spec:
 {{- $isMovable := ne (include "tidegate.isMovable" (list $root $service $pod)) "" -}}
 {{- if $isMovable }}{{ $pod = include "tidegate.movablePod" $pod | fromYaml }}{{ end -}}
 {{- $replicas := 1 -}}
-{{- if eq $service "learner" }}{{ $replicas = include "tidegate.learnerPods" $root | int }}{{ end -}}
+{{- if eq $service "learner" }}{{ $replicas = add (include "tidegate.learnerPods" $root | int) (int $root.Values.learner.standbys) | int }}{{ end -}}
 {{- if eq $service "admission" }}{{ $replicas = int $pod.replicas }}{{ end -}}
 apiVersion: apps/v1
 kind: {{ ternary "Deployment" "StatefulSet" (or $row.scalable $isMovable) }}
@@ -139,7 +139,7 @@ spec:
   serviceName: {{ ternary (printf "%s-ranks" .name) .name (eq $service "learner") }}
   # No rank is ready before all of them have started; and an ordered upgrade would block on a pod that crashes.
   podManagementPolicy: Parallel
-  {{- if and (gt $replicas 1) (eq $service "learner") }}
+  {{- if and (gt $replicas 1) (eq $service "learner") (not (int $root.Values.learner.standbys)) }}
   # All at once: ranks of two versions refuse each other, so the first new pod would never be ready.
   updateStrategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 100%}}
   {{- else }}

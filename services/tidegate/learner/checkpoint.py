@@ -31,6 +31,7 @@ POLICY_FILE = "policy.safetensors"
 TRAINER_FILE = "trainer.safetensors"
 STATE_FILE = "state.json"
 MANIFEST_FILE = "manifest.json"
+FILES = frozenset({POLICY_FILE, TRAINER_FILE, STATE_FILE, MANIFEST_FILE})
 PARTIAL_PREFIX = ".partial-"
 CORRUPT_PREFIX = "corrupt-"
 _NAME = re.compile(r"[0-9]{8,}\.(?P<lineage>[^.]+)\.(?P<step>[0-9]+)")
@@ -238,9 +239,38 @@ def checkpoints_in(directory: Path) -> dict[Path, PolicyVersion]:
     """
     found: dict[Path, PolicyVersion] = {}
     for path in sorted(directory.iterdir()):
-        if named := _NAME.fullmatch(path.name):
-            found[path] = PolicyVersion(lineage=LineageName(named["lineage"]), step=int(named["step"]))
+        version = version_named(path.name)
+        if version is not None:
+            found[path] = version
     return found
+
+
+def version_named(name: str) -> PolicyVersion | None:
+    """The version that the checkpoint of this name holds; None where it is no name of a checkpoint."""
+    named = _NAME.fullmatch(name)
+    return named and PolicyVersion(lineage=LineageName(named["lineage"]), step=int(named["step"]))
+
+
+def adopt(partial: Path, name: str) -> None:
+    """Make a folder beside the checkpoints, into which one of another learner was copied, the only checkpoint.
+
+    At any moment the newest checkpoint is that one, or what was the newest before. ``partial``: its files are synced.
+
+    Raises:
+        CorruptionError: a file is missing or does not match its digest; nothing was changed.
+        OSError: the disk refused.
+    """
+    _verified_manifest(partial)
+    sync_folder(partial)
+    directory = partial.parent
+    others = [path for path in checkpoints_in(directory) if path.name != name]
+    for newer in (path for path in others if path.name > name):  # of a branch that was abandoned
+        shutil.rmtree(newer)
+    shutil.rmtree(directory / name, ignore_errors=True)
+    partial.rename(directory / name)
+    sync_folder(directory)
+    for older in (path for path in others if path.name < name):
+        shutil.rmtree(older)
 
 
 def read(path: Path) -> Checkpoint:

@@ -13,7 +13,7 @@ import structlog
 import torch
 
 from tidegate.catalogue import learner as statistics
-from tidegate.core.errors import UnavailableError
+from tidegate.core.errors import ConfigError, UnavailableError
 from tidegate.core.spaces import EnvironmentDescription
 from tidegate.core.staleness import StalenessLimits
 from tidegate.learner.algorithm import find_algorithm
@@ -38,6 +38,7 @@ from tidegate.learner.replay_batches import ReplaySupply
 from tidegate.learner.reporting import StepReporter
 from tidegate.learner.servicer import LearnerServicer
 from tidegate.learner.snapshot import add_lines, learner_moment
+from tidegate.learner.standby import TurnKeeper, await_turn, has_standbys, turn_client
 from tidegate.learner.steps_log import STEPS_FILE, StepsLog
 from tidegate.learner.token_gaps_log import TOKEN_GAPS_FILE, TokenGapsLog
 from tidegate.learner.trajectory_batches import TrajectorySupply
@@ -49,22 +50,72 @@ from tidegate.runtime.config import Settings
 from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.gpu_statistics import with_gpu_statistics
-from tidegate.runtime.service import ServiceContext, ServiceParts, ServiceSpec
+from tidegate.runtime.service import Build, ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.service_credentials import accepted_tokens, channels_of
 from tidegate.runtime.settings_loop import SettingsFollower
 from tidegate.runtime.snapshots.servicer import RecordsServicer, SnapshotServicer
+from tidegate.wire.clients.learner_turn import LearnerTurnClient
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
 # In the data folder of the learner.
 CHECKPOINTS = "checkpoints"
 
 
+class OpenedTrainer(msgspec.Struct, frozen=True, eq=False):
+    """What takes a learner longest before it can begin: the trainer, with its model loaded, and its device or ranks."""
+
+    local: SharedTrainer
+    device: torch.device
+    group: RankGroup | None
+
+
 async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
     """Fresh parameters from the run's seed; the loop restores a checkpoint over them if there is one."""
+    return await build_around(context, config, await open_own_trainer(context, config))
+
+
+def turn(context: ServiceContext, config: LearnerConfig) -> Coroutine[Any, Any, Build] | None:
+    """Waits, with its model loaded, until this learner may train; None where no other one is beside it.
+
+    Raises:
+        ConfigError: it has several ranks.
+    """
+    return _stand_by(context, config) if has_standbys(context.settings) else None
+
+
+async def _stand_by(context: ServiceContext, config: LearnerConfig) -> Build:
+    if membership(os.environ) is not None:
+        raise ConfigError(
+            "A learner of several ranks cannot stand by",
+            why="the ranks of the one that works and of the other would have to agree on which of them it is",
+            fix="set learner.standbys to 0, or train with one rank",
+        )
+    opened = await open_own_trainer(context, config)
+    client = turn_client(context)
+    await await_turn(context, client, context.data_dir / CHECKPOINTS)
+    return partial(_build_with_turn, context, config, opened, client)
+
+
+async def _build_with_turn(
+    context: ServiceContext, config: LearnerConfig, opened: OpenedTrainer, client: LearnerTurnClient
+) -> ServiceParts:
+    parts = await build_around(context, config, opened)
+    keeper = TurnKeeper(context, client)
+
+    async def close() -> None:
+        if parts.close is not None:
+            await parts.close()
+        await keeper.close()
+
+    loops = {**parts.loops, "train": keeper.around(parts.loops["train"]), "turn": keeper.run}
+    return dataclasses.replace(parts, loops=loops, close=close)
+
+
+async def open_own_trainer(context: ServiceContext, config: LearnerConfig) -> OpenedTrainer:
+    """The trainer of this process, alone or as rank 0, once the environment was described."""
     settings = context.settings
     torch.set_num_threads(config.threads)
     member = membership(os.environ)
-    group: RankGroup | None = None
     description = (
         await ask_description(context.channel("environment"), context.drain, context.log)
         if settings.workload.kind == "segments"
@@ -72,14 +123,19 @@ async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
     )
     if description is not None:
         await asyncio.to_thread(write_environment, context.data_dir, description)
-    if member is None:
-        chosen = open_device(config, context.log)
-        context.stats.label(statistics.DEVICE, f"{chosen.device}: {chosen.why}")
-        device = chosen.torch_device()
-        local = open_trainer(TrainerSetting(settings, config, device, description=description))
-    else:
+    if member is not None:
         local, group = await asyncio.to_thread(join_ranks, member, config, settings, description)
-        device = group.device
+        return OpenedTrainer(local, group.device, group)
+    chosen = open_device(config, context.log)
+    context.stats.label(statistics.DEVICE, f"{chosen.device}: {chosen.why}")
+    device = chosen.torch_device()
+    setting = TrainerSetting(settings, config, device, description=description)
+    return OpenedTrainer(await asyncio.to_thread(open_trainer, setting), device, None)
+
+
+async def build_around(context: ServiceContext, config: LearnerConfig, opened: OpenedTrainer) -> ServiceParts:
+    """The parts of a learner whose trainer is open."""
+    settings, local, group, device = context.settings, opened.local, opened.group, opened.device
     leading = None if group is None else LeadingTrainer(local, group, stats=context.stats)
     num_ranks = 1 if group is None else group.count
     _notice_ranks(context, config, num_ranks=num_ranks)
@@ -207,7 +263,11 @@ def assemble(
 
     return ServiceParts(
         loops={"train": learner.run, "settings": SettingsFollower(context).follow},
-        servicers=[LearnerServicer(learner).registration(), snapshots.registration(), records.registration()],
+        servicers=[
+            LearnerServicer(learner, checkpoints=context.data_dir / CHECKPOINTS).registration(),
+            snapshots.registration(),
+            records.registration(),
+        ],
         close=close,
     )
 
@@ -316,4 +376,4 @@ def follow_instead(config: LearnerConfig, settings: Settings) -> Coroutine[Any, 
     ).run()
 
 
-SPEC = ServiceSpec(name="learner", config_type=LearnerConfig, build=build, instead=follow_instead)
+SPEC = ServiceSpec(name="learner", config_type=LearnerConfig, build=build, instead=follow_instead, turn=turn)

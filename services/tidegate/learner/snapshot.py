@@ -1,4 +1,7 @@
-"""What a backup copies of the learner, its newest checkpoint and its curves; a page copies the curves."""
+"""What a backup copies of the learner, its newest checkpoint and its curves; a page copies the curves.
+
+A learner that stands by copies the checkpoint alone.
+"""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -31,6 +34,17 @@ def learner_moment(
 def add_lines(files: SnapshotFiles) -> None:
     """The files of lines, for a page."""
     files.add_found(*LINES)
+
+
+def add_unknown_checkpoint(files: SnapshotFiles, *, checkpoints: Path, known: PolicyVersion | None) -> None:
+    """The newest checkpoint, unless it holds ``known``.
+
+    Raises:
+        NoCheckpointError: there is none yet.
+    """
+    held = list(checkpoints_in(checkpoints).values()) if checkpoints.is_dir() else []
+    if not held or held[-1] != known:
+        add_newest_checkpoint(files, checkpoints)
 
 
 def add_newest_checkpoint(files: SnapshotFiles, checkpoints: Path) -> PolicyVersion:

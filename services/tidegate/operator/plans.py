@@ -212,10 +212,11 @@ def _num_actors(values: Mapping[str, Any], actor: Values) -> int:
 
 
 def _learner_gpus(section: Values, of_run: Values) -> int:
-    """``ranks``, a process for each GPU, or those of its one pod."""
+    """``ranks``, a process for each GPU, or those of its one pod, and as many for each pod that stands by."""
     gpus = _number(section.get("gpu"), 0)
     ranks = section.get("ranks")
-    return 0 if gpus == 0 else max(gpus, _number(of_run.get("ranks") if ranks is None else ranks, gpus))
+    working = 0 if gpus == 0 else max(gpus, _number(of_run.get("ranks") if ranks is None else ranks, gpus))
+    return working * (1 + _number(section.get("standbys"), 0))
 
 
 def _section(values: Mapping[str, Any], key: str) -> Values:

@@ -33,6 +33,7 @@ from tidegate.runtime.lifecycle_servicer import LifecycleServicer
 from tidegate.runtime.live_settings import LiveSections, LiveSettings, SectionsSource
 from tidegate.runtime.rpc import CallMeter, Registration
 from tidegate.runtime.service import (
+    Build,
     Channels,
     Loop,
     ServiceContext,
@@ -183,13 +184,14 @@ class ServiceLifecycle:
 
     async def _serve(self, context: ServiceContext) -> None:
         turn = self._spec.turn(context, self._config)
+        build: Build = partial(self._spec.build, context, self._config)
         if turn is not None:
             context.stats.set(process.STANDBY, 1.0)
-            await self._stand_by(context, turn)
+            build = await self._stand_by(context, turn) or build
             if self._drain.requested:
                 return
             context.stats.set(process.STANDBY, 0.0)
-        parts = await self._spec.build(context, self._config)
+        parts = await build()
         self._built = True
         address = self._address()
         async with served(parts, self._server(context, parts.servicers), address=address) as server:
@@ -208,7 +210,7 @@ class ServiceLifecycle:
             reporter.cancel()
             await self._publish_stats(context)
 
-    async def _stand_by(self, context: ServiceContext, turn: Awaitable[None]) -> None:
+    async def _stand_by(self, context: ServiceContext, turn: Awaitable[Build | None]) -> Build | None:
         """Answer health checks until it is this instance's turn. Its statistics are not published: it does no work."""
         address = self._address()
         async with served(ServiceParts(loops={}), self._server(context, []), address=address) as server:
@@ -217,7 +219,7 @@ class ServiceLifecycle:
             await server.set_serving(serving=True, stands_by=True)
             self._log.info("service_stands_by", address=address)
             try:
-                await turn
+                return await turn
             finally:
                 watching.cancel()
 

@@ -19,11 +19,11 @@ class LifecycleServicer:
         """The servicer as the lifecycle adds it to every server."""
         return Registration(add=add_lifecycle, servicer=self, name=LIFECYCLE_NAME)
 
-    async def GetStats(self, request: object, context: object) -> object:  # noqa: N802  # named by the proto
+    async def GetStats(self, request: object, context: object) -> object:
         """The whole board."""
         return stats_response(self._stats.snapshot(at_s=self._clock.now_s()))
 
-    async def Drain(self, request: object, context: object) -> object:  # noqa: N802  # named by the proto
+    async def Drain(self, request: object, context: object) -> object:
         """As SIGTERM would."""
         self._drain.request()
         return drain_response()

@@ -94,6 +94,10 @@ class ServiceParts:
     close: Callable[[], Awaitable[None]] | None = None
 
 
+# Builds a service that made something ready while it stood by.
+Build = Callable[[], Awaitable[ServiceParts]]
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceSpec:
     """One service of the registry: its name, the type of its section, and its builder.
@@ -102,14 +106,17 @@ class ServiceSpec:
     of a learner that only compute are started this way.
 
     ``turn``: where one instance of several works and the others stand by, a coroutine that returns once this one may
-    work, or drains; it is built after that. None for an instance that has no others.
+    work, or drains; it is built after that, by what the coroutine returns if that is not None. None for an instance
+    that has no others.
     """
 
     name: Role
     config_type: type[Any]
     build: Callable[[ServiceContext, Any], Awaitable[ServiceParts]]
     instead: Callable[[Any, Settings], Coroutine[Any, Any, int] | None] = lambda _config, _settings: None
-    turn: Callable[[ServiceContext, Any], Coroutine[Any, Any, None] | None] = lambda _context, _config: None
+    turn: Callable[[ServiceContext, Any], Coroutine[Any, Any, Build | None] | None] = (
+        lambda _context, _config: None
+    )
 
 
 def max_tasks(settings: Settings) -> int:

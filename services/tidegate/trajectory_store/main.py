@@ -17,6 +17,7 @@ from tidegate.runtime.snapshots.servicer import RecordsServicer, SnapshotService
 from tidegate.runtime.task_secret import TaskSecrets, read_task_secrets
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.folder_lock import lock_folder
+from tidegate.trajectory_store.learner_turn_servicer import LearnerTurnServicer
 from tidegate.trajectory_store.ledger import Ledger
 from tidegate.trajectory_store.loops import DrainLoop, ExpiryLoop, IntakeLoop, ReportLoop
 from tidegate.trajectory_store.payload_replica import PayloadReplica
@@ -92,6 +93,7 @@ async def build(context: ServiceContext, config: TrajectoryStoreConfig) -> Servi
         },
         servicers=[
             servicer.registration(replica.before_answer),
+            LearnerTurnServicer(store, context.clock).registration(replica.before_answer),
             snapshots.registration(),
             records.registration(),
         ],

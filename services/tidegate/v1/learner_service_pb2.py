@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from tidegate.v1 import policy_pb2 as tidegate_dot_v1_dot_policy__pb2
+from tidegate.v1 import snapshot_service_pb2 as tidegate_dot_v1_dot_snapshot__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tidegate/v1/learner_service.proto\x12\x0btidegate.v1\x1a\x18tidegate/v1/policy.proto\"\x14\n\x12GetProgressRequest\"\x8e\x03\n\x13GetProgressResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x1d\n\x15\x63onsumed_trajectories\x18\x02 \x01(\x03\x12\x16\n\x0e\x63onsumed_steps\x18\x03 \x01(\x03\x12>\n\x07metrics\x18\x04 \x03(\x0b\x32-.tidegate.v1.GetProgressResponse.MetricsEntry\x12\x30\n\x0c\x63heckpointed\x18\x05 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x15\n\rsampled_units\x18\x06 \x01(\x03\x12\x30\n\x0c\x61\x63knowledged\x18\x07 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12(\n\x04kept\x18\x08 \x03(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x13\n\x11\x43heckpointRequest\"A\n\x12\x43heckpointResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\"Y\n\x0fRollbackRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\n\n\x02\x62y\x18\x03 \x01(\t\"h\n\x10RollbackResponse\x12(\n\x04head\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12*\n\x06target\x18\x02 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\"!\n\x0f\x43ompleteRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x12\n\x10\x43ompleteResponse2\xc3\x02\n\x0eLearnerService\x12P\n\x0bGetProgress\x12\x1f.tidegate.v1.GetProgressRequest\x1a .tidegate.v1.GetProgressResponse\x12M\n\nCheckpoint\x12\x1e.tidegate.v1.CheckpointRequest\x1a\x1f.tidegate.v1.CheckpointResponse\x12G\n\x08Rollback\x12\x1c.tidegate.v1.RollbackRequest\x1a\x1d.tidegate.v1.RollbackResponse\x12G\n\x08\x43omplete\x12\x1c.tidegate.v1.CompleteRequest\x1a\x1d.tidegate.v1.CompleteResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!tidegate/v1/learner_service.proto\x12\x0btidegate.v1\x1a\x18tidegate/v1/policy.proto\x1a\"tidegate/v1/snapshot_service.proto\"\x14\n\x12GetProgressRequest\"\x8e\x03\n\x13GetProgressResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x1d\n\x15\x63onsumed_trajectories\x18\x02 \x01(\x03\x12\x16\n\x0e\x63onsumed_steps\x18\x03 \x01(\x03\x12>\n\x07metrics\x18\x04 \x03(\x0b\x32-.tidegate.v1.GetProgressResponse.MetricsEntry\x12\x30\n\x0c\x63heckpointed\x18\x05 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x15\n\rsampled_units\x18\x06 \x01(\x03\x12\x30\n\x0c\x61\x63knowledged\x18\x07 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12(\n\x04kept\x18\x08 \x03(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x13\n\x11\x43heckpointRequest\"A\n\x12\x43heckpointResponse\x12+\n\x07version\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\"Y\n\x0fRollbackRequest\x12*\n\x06target\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\n\n\x02\x62y\x18\x03 \x01(\t\"h\n\x10RollbackResponse\x12(\n\x04head\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\x12*\n\x06target\x18\x02 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\"!\n\x0f\x43ompleteRequest\x12\x0e\n\x06reason\x18\x01 \x01(\t\"\x12\n\x10\x43ompleteResponse\"B\n\x15ReadCheckpointRequest\x12)\n\x05known\x18\x01 \x01(\x0b\x32\x1a.tidegate.v1.PolicyVersion\"P\n\x16ReadCheckpointResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\x12\'\n\x04\x66ile\x18\x02 \x01(\x0b\x32\x19.tidegate.v1.SnapshotFile2\xa0\x03\n\x0eLearnerService\x12P\n\x0bGetProgress\x12\x1f.tidegate.v1.GetProgressRequest\x1a .tidegate.v1.GetProgressResponse\x12M\n\nCheckpoint\x12\x1e.tidegate.v1.CheckpointRequest\x1a\x1f.tidegate.v1.CheckpointResponse\x12G\n\x08Rollback\x12\x1c.tidegate.v1.RollbackRequest\x1a\x1d.tidegate.v1.RollbackResponse\x12G\n\x08\x43omplete\x12\x1c.tidegate.v1.CompleteRequest\x1a\x1d.tidegate.v1.CompleteResponse\x12[\n\x0eReadCheckpoint\x12\".tidegate.v1.ReadCheckpointRequest\x1a#.tidegate.v1.ReadCheckpointResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,24 +35,28 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GETPROGRESSRESPONSE_METRICSENTRY']._loaded_options = None
   _globals['_GETPROGRESSRESPONSE_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_GETPROGRESSREQUEST']._serialized_start=76
-  _globals['_GETPROGRESSREQUEST']._serialized_end=96
-  _globals['_GETPROGRESSRESPONSE']._serialized_start=99
-  _globals['_GETPROGRESSRESPONSE']._serialized_end=497
-  _globals['_GETPROGRESSRESPONSE_METRICSENTRY']._serialized_start=451
-  _globals['_GETPROGRESSRESPONSE_METRICSENTRY']._serialized_end=497
-  _globals['_CHECKPOINTREQUEST']._serialized_start=499
-  _globals['_CHECKPOINTREQUEST']._serialized_end=518
-  _globals['_CHECKPOINTRESPONSE']._serialized_start=520
-  _globals['_CHECKPOINTRESPONSE']._serialized_end=585
-  _globals['_ROLLBACKREQUEST']._serialized_start=587
-  _globals['_ROLLBACKREQUEST']._serialized_end=676
-  _globals['_ROLLBACKRESPONSE']._serialized_start=678
-  _globals['_ROLLBACKRESPONSE']._serialized_end=782
-  _globals['_COMPLETEREQUEST']._serialized_start=784
-  _globals['_COMPLETEREQUEST']._serialized_end=817
-  _globals['_COMPLETERESPONSE']._serialized_start=819
-  _globals['_COMPLETERESPONSE']._serialized_end=837
-  _globals['_LEARNERSERVICE']._serialized_start=840
-  _globals['_LEARNERSERVICE']._serialized_end=1163
+  _globals['_GETPROGRESSREQUEST']._serialized_start=112
+  _globals['_GETPROGRESSREQUEST']._serialized_end=132
+  _globals['_GETPROGRESSRESPONSE']._serialized_start=135
+  _globals['_GETPROGRESSRESPONSE']._serialized_end=533
+  _globals['_GETPROGRESSRESPONSE_METRICSENTRY']._serialized_start=487
+  _globals['_GETPROGRESSRESPONSE_METRICSENTRY']._serialized_end=533
+  _globals['_CHECKPOINTREQUEST']._serialized_start=535
+  _globals['_CHECKPOINTREQUEST']._serialized_end=554
+  _globals['_CHECKPOINTRESPONSE']._serialized_start=556
+  _globals['_CHECKPOINTRESPONSE']._serialized_end=621
+  _globals['_ROLLBACKREQUEST']._serialized_start=623
+  _globals['_ROLLBACKREQUEST']._serialized_end=712
+  _globals['_ROLLBACKRESPONSE']._serialized_start=714
+  _globals['_ROLLBACKRESPONSE']._serialized_end=818
+  _globals['_COMPLETEREQUEST']._serialized_start=820
+  _globals['_COMPLETEREQUEST']._serialized_end=853
+  _globals['_COMPLETERESPONSE']._serialized_start=855
+  _globals['_COMPLETERESPONSE']._serialized_end=873
+  _globals['_READCHECKPOINTREQUEST']._serialized_start=875
+  _globals['_READCHECKPOINTREQUEST']._serialized_end=941
+  _globals['_READCHECKPOINTRESPONSE']._serialized_start=943
+  _globals['_READCHECKPOINTRESPONSE']._serialized_end=1023
+  _globals['_LEARNERSERVICE']._serialized_start=1026
+  _globals['_LEARNERSERVICE']._serialized_end=1442
 # @@protoc_insertion_point(module_scope)

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from tidegate.v1 import policy_pb2 as _policy_pb2
+from tidegate.v1 import snapshot_service_pb2 as _snapshot_service_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -226,3 +227,49 @@ class CompleteResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CompleteResponse: _TypeAlias = CompleteResponse  # noqa: Y015
+
+@_typing.final
+class ReadCheckpointRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KNOWN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def known(self) -> _policy_pb2.PolicyVersion:
+        """What the newest checkpoint of the caller holds; absent without one."""
+
+    def __init__(
+        self,
+        *,
+        known: _policy_pb2.PolicyVersion | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["known", b"known"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known", b"known"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadCheckpointRequest: _TypeAlias = ReadCheckpointRequest  # noqa: Y015
+
+@_typing.final
+class ReadCheckpointResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHUNK_FIELD_NUMBER: _builtins.int
+    FILE_FIELD_NUMBER: _builtins.int
+    chunk: _builtins.bytes
+    """Alone: the next bytes of the file."""
+    @_builtins.property
+    def file(self) -> _snapshot_service_pb2.SnapshotFile: ...
+    def __init__(
+        self,
+        *,
+        chunk: _builtins.bytes = ...,
+        file: _snapshot_service_pb2.SnapshotFile | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["file", b"file"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "file", b"file"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadCheckpointResponse: _TypeAlias = ReadCheckpointResponse  # noqa: Y015

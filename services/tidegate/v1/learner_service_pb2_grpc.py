@@ -55,6 +55,11 @@ class LearnerServiceStub:
                 request_serializer=tidegate_dot_v1_dot_learner__service__pb2.CompleteRequest.SerializeToString,
                 response_deserializer=tidegate_dot_v1_dot_learner__service__pb2.CompleteResponse.FromString,
                 _registered_method=True)
+        self.ReadCheckpoint = channel.unary_stream(
+                '/tidegate.v1.LearnerService/ReadCheckpoint',
+                request_serializer=tidegate_dot_v1_dot_learner__service__pb2.ReadCheckpointRequest.SerializeToString,
+                response_deserializer=tidegate_dot_v1_dot_learner__service__pb2.ReadCheckpointResponse.FromString,
+                _registered_method=True)
 
 
 class LearnerServiceServicer:
@@ -91,6 +96,13 @@ class LearnerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadCheckpoint(self, request, context):
+        """For an instance that stands by: each file of the newest checkpoint, and its bytes. Nothing when it has that one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_LearnerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -113,6 +125,11 @@ def add_LearnerServiceServicer_to_server(servicer, server):
                     servicer.Complete,
                     request_deserializer=tidegate_dot_v1_dot_learner__service__pb2.CompleteRequest.FromString,
                     response_serializer=tidegate_dot_v1_dot_learner__service__pb2.CompleteResponse.SerializeToString,
+            ),
+            'ReadCheckpoint': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadCheckpoint,
+                    request_deserializer=tidegate_dot_v1_dot_learner__service__pb2.ReadCheckpointRequest.FromString,
+                    response_serializer=tidegate_dot_v1_dot_learner__service__pb2.ReadCheckpointResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -224,6 +241,33 @@ class LearnerService:
             '/tidegate.v1.LearnerService/Complete',
             tidegate_dot_v1_dot_learner__service__pb2.CompleteRequest.SerializeToString,
             tidegate_dot_v1_dot_learner__service__pb2.CompleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadCheckpoint(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/tidegate.v1.LearnerService/ReadCheckpoint',
+            tidegate_dot_v1_dot_learner__service__pb2.ReadCheckpointRequest.SerializeToString,
+            tidegate_dot_v1_dot_learner__service__pb2.ReadCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -28,6 +28,8 @@ class LearnerServiceStub:
     """The run is complete: the learner drains, and its process exits as one whose work is done, so that its Job completes.
     Answered at once; asking twice changes nothing.
     """
+    ReadCheckpoint: _aio.UnaryStreamMultiCallable[_learner_service_pb2.ReadCheckpointRequest, _learner_service_pb2.ReadCheckpointResponse]
+    """For an instance that stands by: each file of the newest checkpoint, and its bytes. Nothing when it has that one."""
 
 class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Trains on leased batches and publishes a version after each."""
@@ -67,5 +69,13 @@ class LearnerServiceServicer(metaclass=_abc_1.ABCMeta):
         """The run is complete: the learner drains, and its process exits as one whose work is done, so that its Job completes.
         Answered at once; asking twice changes nothing.
         """
+
+    @_abc_1.abstractmethod
+    def ReadCheckpoint(
+        self,
+        request: _learner_service_pb2.ReadCheckpointRequest,
+        context: _aio.ServicerContext[_learner_service_pb2.ReadCheckpointRequest, _abc.AsyncIterator[_learner_service_pb2.ReadCheckpointResponse]],
+    ) -> _abc.AsyncIterator[_learner_service_pb2.ReadCheckpointResponse]:
+        """For an instance that stands by: each file of the newest checkpoint, and its bytes. Nothing when it has that one."""
 
 def add_LearnerServiceServicer_to_server(servicer: LearnerServiceServicer, server: _aio.Server) -> None: ...

@@ -4,9 +4,9 @@ A role is a service, under its name in ``launch.services``, the process that mak
 that serves its page, or an operator: the command line and the supervisor. A method that is missing here is refused to
 everyone, and a structure test fails. A role may call what it needs, no more: only the learner leases, commits,
 publishes and opens lineages; only the task queue follows the outcomes; actors and environment workers upload and report
-what they hold; only a backup reads checkpoints, and only the page the records that it shows; only an operator pauses,
-drains, rolls back, retires and reads the accounting; admission, which ends a run, asks for its last checkpoint
-and ends a learner that is a Job.
+what they hold; only a backup and a learner that stands by read checkpoints, and only the page the records that it
+shows; only an operator pauses, drains, rolls back, retires and reads the accounting; admission, which ends a run, asks
+for its last checkpoint and ends a learner that is a Job.
 """
 
 from collections.abc import Mapping
@@ -60,6 +60,11 @@ CALLERS: Mapping[str, Mapping[str, tuple[Role, ...] | None]] = {
         "Checkpoint": ("admission", "operator"),
         "Rollback": ("operator",),
         "Complete": ("admission",),
+        "ReadCheckpoint": ("learner",),
+    },
+    "tidegate.v1.LearnerTurnService": {
+        "KeepTurn": ("learner",),
+        "EndTurn": ("learner",),
     },
     "tidegate.v1.LifecycleService": {
         "GetStats": ("admission", "operator"),

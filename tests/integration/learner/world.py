@@ -5,13 +5,14 @@ import dataclasses
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tests.integration.learner.fake_store import FakeStore
+from tests.integration.learner.fake_turns import FakeTurns
 from tests.integration.weight_distribution.serving import serving
 from tests.support.call_credentials import accepted, permitted_channel
 from tests.support.environments import describing
@@ -75,6 +76,7 @@ class World:
     bus: Bus
     topology: Topology
     weights: AsyncExitStack
+    turns: FakeTurns = field(default_factory=FakeTurns)
     num_offered: int = 0
 
     def offer(self, num_batches: int, *, at: PolicyVersion, **changes: Any) -> list[Trajectory]:
@@ -148,11 +150,11 @@ async def world(
     settings = msgspec.structs.replace(make_settings(folder, broker_url="", max_lag=max_lag), **changes)
     store = FakeStore(batch_size=settings.batch_size)
     async with AsyncExitStack() as stack:
-        server = RpcServer([store.registration()], accepted())
-        await server.start(settings.addresses["trajectory_store"][0])
-        stack.push_async_callback(server.stop, grace_s=0.1)
         weights = await stack.enter_async_context(AsyncExitStack())
         running = World(folder, settings, store, bus, topology, weights)
+        server = RpcServer([store.registration(), running.turns.registration()], accepted())
+        await server.start(settings.addresses["trajectory_store"][0])
+        stack.push_async_callback(server.stop, grace_s=0.1)
         await running.serve_weights(folder)
         yield running
 

@@ -1,4 +1,7 @@
-"""Streams a service's files: as of one moment to the backup of a run in a cluster, and its records to a page."""
+"""Streams a service's files: as of one moment to the backup of a run in a cluster, and its records to a page.
+
+``FileCalls`` is what both do, and a learner that sends its checkpoint to one that stands by.
+"""
 
 import asyncio
 import shutil
@@ -46,7 +49,7 @@ class SnapshotServicer:
     def __init__(self, moment_of: MomentOf, *, folder: Path, staging_in: Path) -> None:
         """``folder``: of the run on this volume. ``staging_in``: this service's own folder in it."""
         self._moment_of = moment_of
-        self._calls = _Calls(folder, staging_in, reader="backup", deadline_s=DEADLINE_S)
+        self._calls = FileCalls(folder, staging_in, reader="backup", deadline_s=DEADLINE_S)
 
     def registration(self) -> Registration:
         """How the server of the service adds it."""
@@ -80,7 +83,7 @@ class RecordsServicer:
     def __init__(self, add: AddRecords, *, folder: Path, staging_in: Path) -> None:
         """As of ``SnapshotServicer``."""
         self._add = add
-        self._calls = _Calls(folder, staging_in, reader="page", deadline_s=RECORDS_DEADLINE_S)
+        self._calls = FileCalls(folder, staging_in, reader="page", deadline_s=RECORDS_DEADLINE_S)
 
     def registration(self) -> Registration:
         """How the server of the service adds it."""
@@ -107,7 +110,7 @@ class RecordsServicer:
             yield message
 
 
-class _Calls:
+class FileCalls:
     """Answers one call after the other by files, and by copies that are removed with the call."""
 
     def __init__(self, folder: Path, staging_in: Path, *, reader: str, deadline_s: float) -> None:

@@ -7,8 +7,15 @@ from tidegate.core.audit import LearnerTotals
 from tidegate.core.ids import PolicyVersion
 from tidegate.v1 import learner_service_pb2 as pb
 from tidegate.v1.learner_service_pb2_grpc import LearnerServiceStub
+from tidegate.wire.checkpoints import (
+    READ_CHECKPOINT_DEADLINE_S,
+    checkpoint_request,
+    checkpoint_response_from_proto,
+)
+from tidegate.wire.clients.file_stream import FileStream
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 from tidegate.wire.convert import version_from_proto, version_to_proto
+from tidegate.wire.snapshots import FileHeader
 
 SERVICE = "learner"
 # What waits for the end of an update, and reads or writes a checkpoint: minutes each, of a large model. Given up sooner
@@ -80,3 +87,13 @@ class LearnerClient:
         """End the learner of a complete run: it drains, and its Job completes. Returns at once."""
         with remote_errors(SERVICE):
             await self._stub.Complete(pb.CompleteRequest(reason=reason), timeout=DEADLINE_S)
+
+    def read_checkpoint(self, *, known: PolicyVersion | None) -> FileStream[FileHeader | bytes]:
+        """The files of the newest checkpoint, none if it holds ``known``; close it.
+
+        Raises:
+            TidegateError: the learner refused.
+        """
+        with remote_errors(SERVICE):
+            call = self._stub.ReadCheckpoint(checkpoint_request(known), timeout=READ_CHECKPOINT_DEADLINE_S)
+        return FileStream(call, service=SERVICE, decode=checkpoint_response_from_proto)

@@ -1,0 +1,201 @@
+"""Two learners of a run: one trains, the other has its checkpoint and takes over; real broker, real gRPC."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import pytest
+import structlog
+
+from tests.integration.learner.world import CONFIG, World, until, world
+from tests.support.broker import Broker, free_port
+from tests.support.call_credentials import accepted
+from tests.support.environments import describing
+from tests.support.service_harness import HarnessChannels
+from tidegate.core.ids import PolicyVersion
+from tidegate.learner import checkpoint_copy
+from tidegate.learner.checkpoint import checkpoints_in
+from tidegate.learner.main import SPEC
+from tidegate.runtime.bus import Bus
+from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.drain import Drain
+from tidegate.runtime.lifecycle import ProcessPorts, ServiceLifecycle
+from tidegate.runtime.process import open_bus
+from tidegate.runtime.rpc import RpcServer
+from tidegate.runtime.stats_board import StatsBoard
+from tidegate.runtime.telemetry import Telemetry
+from tidegate.trajectory_store import learner_turn
+from tidegate.wire.subjects import Topology
+
+pytestmark = pytest.mark.integration
+
+EVERY_STEP = msgspec.structs.replace(CONFIG, checkpoint_every_steps=1)
+
+
+@dataclass
+class Instance:
+    """One process of the learner, in a task."""
+
+    address: str
+    folder: Path
+    drain: Drain
+    board: list[StatsBoard]
+    run: "asyncio.Task[int]"
+
+    @property
+    def state(self) -> str:
+        return self.board[0].state if self.board else "starting"
+
+    def checkpoints(self) -> list[PolicyVersion]:
+        folder = self.folder / "learner" / "checkpoints"
+        return list(checkpoints_in(folder).values()) if folder.is_dir() else []
+
+
+@dataclass
+class Pair:
+    """Two of them, in a world that has one store."""
+
+    world: World
+    start: Callable[[str], Instance]
+
+    async def train(self, instance: Instance, num_batches: int) -> None:
+        """Commit as many updates, and wait until their checkpoint is on its disk."""
+        head = self.world.store.head_lineage
+        step = max([head.fork_step, *(commit.version.step + 1 for commit in self.world.store.commits)])
+        self.world.offer(num_batches, at=PolicyVersion(head.name, step))
+        await until(lambda: self.world.store.commits[-1:] != [] and self.trained() == step + num_batches)
+        await until(lambda: instance.checkpoints()[-1].step == step + num_batches)
+
+    def trained(self) -> int:
+        return self.world.store.commits[-1].version.step + 1
+
+
+@asynccontextmanager
+async def pair(folder: Path, nats: Broker, bus: Bus, topology: Topology) -> AsyncGenerator[Pair]:
+    listen = {name: f"127.0.0.1:{free_port()}" for name in ("first", "second")}
+    started: list[Instance] = []
+    async with world(folder, bus, topology, max_lag=20, broker_url=nats.url) as running:
+        running.store.keeps_payloads = True
+
+        def start(name: str) -> Instance:
+            settings = msgspec.structs.replace(
+                running.settings,
+                data_dir=str(folder / name),
+                listen=listen[name],
+                addresses={**running.settings.addresses, "learner": [f"ipv4:{','.join(listen.values())}"]},
+            )
+            drain, clock, board = Drain(), SystemClock(), list[StatsBoard]()
+
+            def telemetry(stats: StatsBoard) -> Telemetry:
+                board.append(stats)
+                return Telemetry(settings.telemetry, exporter=None)
+
+            ports = ProcessPorts(
+                clock=clock,
+                drain=drain,
+                log=structlog.get_logger(name),
+                channels=HarnessChannels(settings, "learner"),
+                open_telemetry=telemetry,
+                open_bus=partial(open_bus, settings, name, clock),
+                open_server=lambda registrations, meter: RpcServer(registrations, accepted(), meter=meter),
+                record_usage=lambda _stats: None,
+                on_built=lambda: None,
+            )
+            lifecycle = ServiceLifecycle(SPEC, EVERY_STEP, settings, index=0, ports=ports)
+            made = Instance(listen[name], folder / name, drain, board, asyncio.create_task(lifecycle.run()))
+            started.append(made)
+            return made
+
+        async with describing(running.settings.addresses["environment"][0]):
+            try:
+                yield Pair(running, start)
+            finally:
+                for instance in started:
+                    instance.drain.request()
+                await asyncio.gather(*(instance.run for instance in started))
+
+
+async def both(running: Pair) -> tuple[Instance, Instance]:
+    """One that trained, and one that stands by with its newest checkpoint."""
+    first = running.start("first")
+    await until(lambda: first.state == "ready")
+    await until(lambda: bool(running.world.store.opened))
+    await running.train(first, 2)
+    second = running.start("second")
+    await until(lambda: second.state == "standby")
+    await until(lambda: second.checkpoints() == first.checkpoints()[-1:])
+    return first, second
+
+
+async def test_learner_that_drains_is_followed_by_the_one_that_stands_by(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path, nats, bus, topology) as running:
+        first, second = await both(running)
+        monkeypatch.setattr(learner_turn, "SILENT_S", 3600.0)
+        first.drain.request()
+        assert await first.run == 0
+        await until(lambda: len(running.world.store.opened) == 2)
+        root, fork = running.world.store.opened
+        assert (fork.parent, fork.fork_step) == (root.name, 2), "nothing is trained again"
+        await running.train(second, 1)
+
+
+async def test_copy_follows_the_newest_checkpoint_and_no_update_is_lost(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The updates after the copy are recomputed from the store."""
+    async with pair(tmp_path, nats, bus, topology) as running:
+        first, second = await both(running)
+        await running.train(first, 2)
+        await until(lambda: [version.step for version in second.checkpoints()] == [4])
+
+        async def refuse(_copy: object) -> None:
+            raise OSError("the disk is full")
+
+        monkeypatch.setattr(checkpoint_copy.CheckpointCopy, "refresh", refuse)
+        await running.train(first, 3)
+        assert [version.step for version in second.checkpoints()] == [4]
+        running.world.turns.unheard = {first.address}
+        await until(lambda: len(running.world.store.opened) == 2)
+        root, fork = running.world.store.opened
+        assert (fork.parent, fork.fork_step) == (root.name, 7)
+        assert running.world.store.calls["ReadUpdate"] >= 3
+
+
+async def test_learner_that_was_replaced_ends_and_commits_nothing_more(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology
+) -> None:
+    async with pair(tmp_path, nats, bus, topology) as running:
+        first, second = await both(running)
+        running.world.turns.unheard = {first.address}  # the store hears nothing of it
+        await until(lambda: len(running.world.store.opened) == 2)
+        root, fork = running.world.store.opened
+        running.world.turns.unheard = set()
+        assert await first.run == 1
+        await running.train(second, 1)
+        assert {commit.version.lineage for commit in running.world.store.commits[2:]} == {fork.name}
+        again = running.start("first")
+        await until(lambda: again.state == "standby")
+        await until(lambda: again.checkpoints() == second.checkpoints()[-1:])
+        assert all(version.lineage != root.name for version in again.checkpoints())
+
+
+async def test_learner_whose_checkpoint_is_too_old_waits_for_a_newer_one(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology
+) -> None:
+    async with pair(tmp_path, nats, bus, topology) as running:
+        turns = running.world.turns
+        first, second = await both(running)
+        turns.is_behind = lambda checkpoint: checkpoint is None or checkpoint.step < 3
+        turns.unheard = {first.address}
+        await until(lambda: turns.num_behind > learner_turn.SILENT_S + 2)
+        assert second.state == "standby"
+        turns.unheard = set()
+        await running.train(first, 1)
+        turns.unheard = {first.address}
+        await until(lambda: second.state == "ready")
