@@ -36,6 +36,14 @@ def test_callers_reach_every_pod_and_call_the_one_that_trains() -> None:
     )
 
 
+def test_pods_of_several_gpus_have_a_group_of_ranks_each() -> None:
+    spec = named(render(values={**STANDBY, "learner.gpu": 2}), "StatefulSet", "t-learner")["spec"]
+    assert spec["replicas"] == 2
+    variables = {each["name"]: each for each in spec["template"]["spec"]["containers"][0]["env"]}
+    assert variables["TIDEGATE_RANKS_IN_POD"]["value"] == "2"
+    assert "WORLD_SIZE" not in variables
+
+
 def test_release_without_them_is_as_before() -> None:
     objects = render()
     assert named(objects, "StatefulSet", "t-learner")["spec"]["replicas"] == 1
@@ -47,8 +55,8 @@ def test_release_without_them_is_as_before() -> None:
 @pytest.mark.parametrize(
     ("changed", "word"),
     [
-        ({"learner.ranks": 2}, "has 2 ranks"),
-        ({"learner.gpu": 2, "learner.image": "learnerGpu"}, "has 2 ranks"),
+        ({"learner.ranks": 2}, "ranks in 2 pods"),
+        ({"learner.gpu": 2, "learner.ranks": 4}, "ranks in 2 pods"),
         ({"learner.kind": "JobSet"}, "learner.kind JobSet"),
     ],
 )

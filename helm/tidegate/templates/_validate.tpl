@@ -132,10 +132,9 @@ file's types know is checked by the Job in check.yaml. */}}
 {{- $problems = append $problems (printf "learner.gpuKind is %s and learner.gpu 0: its pods get no GPU. Set learner.gpu to the GPUs of each pod, or leave gpuKind out" $learner.gpuKind) -}}
 {{- end -}}
 {{- $pods := include "tidegate.learnerPods" . | int -}}
-{{- $ranks := include "tidegate.ranks" . | int -}}
 {{- if int $learner.standbys -}}
-{{- if gt $ranks 1 -}}
-{{- $problems = append $problems (printf "learner.standbys is %d and the learner has %d ranks: one of several ranks cannot stand by. Set learner.standbys to 0, or learner.ranks to 1" (int $learner.standbys) $ranks) -}}
+{{- if gt $pods 1 -}}
+{{- $problems = append $problems (printf "learner.standbys is %d and the learner has ranks in %d pods, which cannot stand by. Set learner.standbys to 0, or learner.ranks to those of one pod (learner.gpu, else 1)" (int $learner.standbys) $pods) -}}
 {{- end -}}
 {{- if include "tidegate.learnerIsJobSet" . -}}
 {{- $problems = append $problems (printf "learner.standbys is %d and learner.kind %s, whose pods are one group. Set learner.standbys to 0, or learner.kind to StatefulSet" (int $learner.standbys) $learner.kind) -}}

@@ -50,6 +50,7 @@ from tidegate.runtime.config import Settings
 from tidegate.runtime.described_environment import ask_description
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.gpu_statistics import with_gpu_statistics
+from tidegate.runtime.races import run_until
 from tidegate.runtime.service import Build, ServiceContext, ServiceParts, ServiceSpec
 from tidegate.runtime.service_credentials import accepted_tokens, channels_of
 from tidegate.runtime.settings_loop import SettingsFollower
@@ -62,11 +63,15 @@ CHECKPOINTS = "checkpoints"
 
 
 class OpenedTrainer(msgspec.Struct, frozen=True, eq=False):
-    """What takes a learner longest before it can begin: the trainer, with its model loaded, and its device or ranks."""
+    """What takes a learner longest before it can begin: the trainer, with its model loaded, on a device.
+
+    ``leading``: the same trainer as all ranks update it together, which waits with them from now on.
+    """
 
     local: SharedTrainer
     device: torch.device
-    group: RankGroup | None
+    leading: LeadingTrainer | None = None
+    num_ranks: int = 1
 
 
 async def build(context: ServiceContext, config: LearnerConfig) -> ServiceParts:
@@ -78,22 +83,47 @@ def turn(context: ServiceContext, config: LearnerConfig) -> Coroutine[Any, Any, 
     """Waits, with its model loaded, until this learner may train; None where no other one is beside it.
 
     Raises:
-        ConfigError: it has several ranks.
+        ConfigError: it has ranks in several pods.
     """
     return _stand_by(context, config) if has_standbys(context.settings) else None
 
 
 async def _stand_by(context: ServiceContext, config: LearnerConfig) -> Build:
-    if membership(os.environ) is not None:
+    member = membership(os.environ)
+    if member is not None and not member.store:
         raise ConfigError(
-            "A learner of several ranks cannot stand by",
-            why="the ranks of the one that works and of the other would have to agree on which of them it is",
-            fix="set learner.standbys to 0, or train with one rank",
+            "A learner with ranks in several pods cannot stand by",
+            why="the pods of the one that works and of the other would have to agree on which of them they are",
+            fix="set learner.standbys to 0, or learner.ranks to the GPUs of one pod",
         )
     opened = await open_own_trainer(context, config)
     client = turn_client(context)
-    await await_turn(context, client, context.data_dir / CHECKPOINTS)
+    waiting = await_turn(context, client, context.data_dir / CHECKPOINTS)
+    if opened.leading is None:
+        await waiting
+    else:
+        await _with_waiting_ranks(waiting, opened.leading, context)
     return partial(_build_with_turn, context, config, opened, client)
+
+
+async def _with_waiting_ranks(
+    waiting: Coroutine[Any, Any, None], leading: LeadingTrainer, context: ServiceContext
+) -> None:
+    """Wait with the other ranks, which are stopped when this one drains.
+
+    Raises:
+        RankLostError, RankLeavingError: the group has to form again.
+    """
+    ended = False
+    try:
+        await run_until(leading.watch(context.drain), waiting)
+        ended = context.drain.requested
+    except BaseException:
+        ended = True
+        raise
+    finally:
+        if ended:
+            await asyncio.to_thread(leading.stop, completed=context.drain.completed)
 
 
 async def _build_with_turn(
@@ -125,19 +155,19 @@ async def open_own_trainer(context: ServiceContext, config: LearnerConfig) -> Op
         await asyncio.to_thread(write_environment, context.data_dir, description)
     if member is not None:
         local, group = await asyncio.to_thread(join_ranks, member, config, settings, description)
-        return OpenedTrainer(local, group.device, group)
+        leading = LeadingTrainer(local, group, stats=context.stats)
+        return OpenedTrainer(local, group.device, leading, group.count)
     chosen = open_device(config, context.log)
     context.stats.label(statistics.DEVICE, f"{chosen.device}: {chosen.why}")
     device = chosen.torch_device()
     setting = TrainerSetting(settings, config, device, description=description)
-    return OpenedTrainer(await asyncio.to_thread(open_trainer, setting), device, None)
+    return OpenedTrainer(await asyncio.to_thread(open_trainer, setting), device)
 
 
 async def build_around(context: ServiceContext, config: LearnerConfig, opened: OpenedTrainer) -> ServiceParts:
     """The parts of a learner whose trainer is open."""
-    settings, local, group, device = context.settings, opened.local, opened.group, opened.device
-    leading = None if group is None else LeadingTrainer(local, group, stats=context.stats)
-    num_ranks = 1 if group is None else group.count
+    settings, local, leading, device = context.settings, opened.local, opened.leading, opened.device
+    num_ranks = opened.num_ranks
     _notice_ranks(context, config, num_ranks=num_ranks)
     context.log.info("trainer_ready", policy=settings.policy.kind, ranks=num_ranks)
 

@@ -1,9 +1,10 @@
 """Two learners of a run: one trains, the other has its checkpoint and takes over; real broker, real gRPC."""
 
 import asyncio
+import multiprocessing
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import msgspec
 import pytest
 import structlog
 
+from tests.integration.learner import standby_rank
 from tests.integration.learner.world import CONFIG, World, until, world
 from tests.support.broker import Broker, free_port
 from tests.support.call_credentials import accepted
@@ -20,8 +22,10 @@ from tidegate.core.ids import PolicyVersion
 from tidegate.learner import checkpoint_copy
 from tidegate.learner.checkpoint import checkpoints_in
 from tidegate.learner.main import SPEC
+from tidegate.learner.ranks.membership import STORE_VARIABLE
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.clock import SystemClock
+from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
 from tidegate.runtime.lifecycle import ProcessPorts, ServiceLifecycle
 from tidegate.runtime.process import open_bus
@@ -60,7 +64,20 @@ class Pair:
     """Two of them, in a world that has one store."""
 
     world: World
-    start: Callable[[str], Instance]
+    listen: dict[str, str]
+    started: list[Instance] = field(default_factory=list["Instance"])
+
+    def settings(self, name: str) -> Settings:
+        """Of one of them."""
+        return msgspec.structs.replace(
+            self.world.settings,
+            data_dir=str(self.world.folder / name),
+            listen=self.listen[name],
+            addresses={
+                **self.world.settings.addresses,
+                "learner": [f"ipv4:{','.join(self.listen.values())}"],
+            },
+        )
 
     async def train(self, instance: Instance, num_batches: int) -> None:
         """Commit as many updates, and wait until their checkpoint is on its disk."""
@@ -73,50 +90,46 @@ class Pair:
     def trained(self) -> int:
         return self.world.store.commits[-1].version.step + 1
 
+    def start(self, name: str) -> Instance:
+        """Begin a process of one of them."""
+        settings, board = self.settings(name), list[StatsBoard]()
+        drain, clock = Drain(), SystemClock()
+
+        def telemetry(stats: StatsBoard) -> Telemetry:
+            board.append(stats)
+            return Telemetry(settings.telemetry, exporter=None)
+
+        ports = ProcessPorts(
+            clock=clock,
+            drain=drain,
+            log=structlog.get_logger(name),
+            channels=HarnessChannels(settings, "learner"),
+            open_telemetry=telemetry,
+            open_bus=partial(open_bus, settings, name, clock),
+            open_server=lambda registrations, meter: RpcServer(registrations, accepted(), meter=meter),
+            record_usage=lambda _stats: None,
+            on_built=lambda: None,
+        )
+        lifecycle = ServiceLifecycle(SPEC, EVERY_STEP, settings, index=0, ports=ports)
+        running = asyncio.create_task(lifecycle.run())
+        made = Instance(self.listen[name], Path(settings.data_dir), drain, board, running)
+        self.started.append(made)
+        return made
+
 
 @asynccontextmanager
 async def pair(folder: Path, nats: Broker, bus: Bus, topology: Topology) -> AsyncGenerator[Pair]:
     listen = {name: f"127.0.0.1:{free_port()}" for name in ("first", "second")}
-    started: list[Instance] = []
     async with world(folder, bus, topology, max_lag=20, broker_url=nats.url) as running:
         running.store.keeps_payloads = True
-
-        def start(name: str) -> Instance:
-            settings = msgspec.structs.replace(
-                running.settings,
-                data_dir=str(folder / name),
-                listen=listen[name],
-                addresses={**running.settings.addresses, "learner": [f"ipv4:{','.join(listen.values())}"]},
-            )
-            drain, clock, board = Drain(), SystemClock(), list[StatsBoard]()
-
-            def telemetry(stats: StatsBoard) -> Telemetry:
-                board.append(stats)
-                return Telemetry(settings.telemetry, exporter=None)
-
-            ports = ProcessPorts(
-                clock=clock,
-                drain=drain,
-                log=structlog.get_logger(name),
-                channels=HarnessChannels(settings, "learner"),
-                open_telemetry=telemetry,
-                open_bus=partial(open_bus, settings, name, clock),
-                open_server=lambda registrations, meter: RpcServer(registrations, accepted(), meter=meter),
-                record_usage=lambda _stats: None,
-                on_built=lambda: None,
-            )
-            lifecycle = ServiceLifecycle(SPEC, EVERY_STEP, settings, index=0, ports=ports)
-            made = Instance(listen[name], folder / name, drain, board, asyncio.create_task(lifecycle.run()))
-            started.append(made)
-            return made
-
+        made = Pair(running, listen)
         async with describing(running.settings.addresses["environment"][0]):
             try:
-                yield Pair(running, start)
+                yield made
             finally:
-                for instance in started:
+                for instance in made.started:
                     instance.drain.request()
-                await asyncio.gather(*(instance.run for instance in started))
+                await asyncio.gather(*(instance.run for instance in made.started))
 
 
 async def both(running: Pair) -> tuple[Instance, Instance]:
@@ -199,3 +212,60 @@ async def test_learner_whose_checkpoint_is_too_old_waits_for_a_newer_one(
         await running.train(first, 1)
         turns.unheard = {first.address}
         await until(lambda: second.state == "ready")
+
+
+@asynccontextmanager
+async def second_of_two_ranks(
+    running: Pair, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[tuple[Instance, Callable[[], int | None]]]:
+    """It stands by when this returns; and how its other rank has ended."""
+    group = {
+        "WORLD_SIZE": "2",
+        STORE_VARIABLE: str(running.world.folder / "ranks"),
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    for name, value in {**group, "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    other = multiprocessing.get_context("spawn").Process(
+        target=standby_rank.main,
+        args=(EVERY_STEP, running.settings("second"), {**group, "RANK": "1", "LOCAL_RANK": "1"}),
+    )
+    other.start()
+    try:
+        second = running.start("second")
+        await until(lambda: bool(second.checkpoints()))
+        assert second.state == "standby"
+        yield second, lambda: other.exitcode
+    finally:
+        other.kill()
+        other.join()
+
+
+async def test_ranks_wait_as_a_group_and_take_over_together(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path, nats, bus, topology) as running:
+        first = running.start("first")
+        await until(lambda: bool(running.world.store.opened))
+        await running.train(first, 2)
+        async with second_of_two_ranks(running, monkeypatch) as (second, exit_code):
+            await until(lambda: second.checkpoints() == first.checkpoints()[-1:])
+            first.drain.request()
+            assert await first.run == 0
+            await until(lambda: len(running.world.store.opened) == 2)
+            await running.train(second, 2)
+            second.drain.request()
+            assert await second.run == 0
+            await until(lambda: exit_code() == 0)
+
+
+async def test_ranks_that_wait_end_when_the_first_of_them_drains(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with pair(tmp_path, nats, bus, topology) as running:
+        running.start("first")
+        await until(lambda: bool(running.world.store.opened))
+        async with second_of_two_ranks(running, monkeypatch) as (second, exit_code):
+            second.drain.request()
+            assert await second.run == 0
+            await until(lambda: exit_code() == 0)

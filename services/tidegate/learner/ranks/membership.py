@@ -102,7 +102,12 @@ def pod_ordinal(environ: Mapping[str, str]) -> int:
 
 
 def _check_pod(found: Membership, environ: Mapping[str, str]) -> None:
-    """Reject rank 0 outside pod 0: it would find no checkpoint on its disk and train from scratch."""
+    """Reject rank 0 outside pod 0: it would find no checkpoint on its disk and train from scratch.
+
+    Not where all ranks are in one pod, of which others may stand by.
+    """
+    if found.store:
+        return
     pod = environ.get(POD_NAME_VARIABLE, "")
     ordinal = environ.get(JOB_INDEX_VARIABLE) or pod.rpartition("-")[2]
     if ordinal.isdigit() and (found.rank == 0) != (int(ordinal) == 0 and found.local_rank == 0):
