@@ -25,7 +25,7 @@ class CheckpointCopy:
         """``client``: of the learner that works."""
         directory.mkdir(parents=True, exist_ok=True)
         self._directory = directory
-        self._client = client
+        self.client = client
         self._adopting: asyncio.Future[None] | None = None
 
     def newest(self) -> PolicyVersion | None:
@@ -44,7 +44,7 @@ class CheckpointCopy:
         for left in self._directory.glob(f"{PARTIAL_PREFIX}*"):
             await asyncio.to_thread(shutil.rmtree, left)
         name = ""
-        with closing(self._client.read_checkpoint(known=self.newest())) as stream:
+        with closing(self.client.read_checkpoint(known=self.newest())) as stream:
             while (file := await stream.next_file()) is not None:
                 name = _checkpoint_of(file, before=name)
                 folder = self._directory / f"{PARTIAL_PREFIX}{name}"

@@ -6,8 +6,10 @@ import math
 from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import PolicyVersion
+from tidegate.core.staleness import LineageTree
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
 from tidegate.learner.retrying import retryable_suppressed
+from tidegate.learner.standby_hold import StandbyHold
 from tidegate.runtime.service import ServiceContext
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
 
@@ -21,8 +23,9 @@ GRACE_FACTOR = 2.0
 class CheckpointWriter:
     """At most one write in flight; ``begin`` waits for the previous one.
 
-    ``newest``: the last durable version. ``failed``: whether the last write left none. ``affordable_at_s``: when the
-    next one costs at most ``EARLY_SHARE`` of the time since this one, by the monotonic clock.
+    ``hold``: what a learner that stands by has, for which the store keeps payloads. ``newest``: the last durable
+    version. ``failed``: whether the last write left none. ``affordable_at_s``: when the next one costs at most
+    ``EARLY_SHARE`` of the time since this one, by the monotonic clock.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class CheckpointWriter:
         self._requests: list[asyncio.Future[PolicyVersion]] = []
         self._closed = False
         self._told = ""
+        self.hold = StandbyHold(marked=next(iter(folder.versions()), None))
         self.newest: PolicyVersion | None = None
         self.failed = False
         self.affordable_at_s = math.inf
@@ -124,9 +128,11 @@ class CheckpointWriter:
         for request in requests:
             if not request.done():
                 request.set_result(version)
+        # A restore may use any kept checkpoint, so payloads stay until the oldest includes them.
+        tree = LineageTree().add_all(checkpoint.lineages)
+        safe = self.hold.mark(self._folder.versions()[0], tree, now_s=context.clock.monotonic_s())
         with retryable_suppressed():  # the next checkpoint repeats it
-            # A restore may use any kept checkpoint, so payloads stay until the oldest includes them.
-            await self._store.mark_checkpointed(self._folder.versions()[0])
+            await self._store.mark_checkpointed(safe)
 
 
 def grace_problem(duration_s: float, *, drain_timeout_s: float) -> str:

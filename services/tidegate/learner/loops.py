@@ -112,6 +112,11 @@ class Learner:
         """The newest version that a checkpoint holds."""
         return self._checkpoint_writer.newest
 
+    def note_standby(self, known: PolicyVersion | None) -> None:
+        """A learner that stands by asks for a newer checkpoint than the one with ``known``."""
+        now_s = self._context.clock.monotonic_s()
+        self._checkpoint_writer.hold.asked(known, newest=self.checkpointed, now_s=now_s)
+
     def kept(self) -> list[PolicyVersion]:
         """The versions that the kept checkpoints hold, oldest first."""
         return self._folder.versions()

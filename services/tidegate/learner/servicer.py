@@ -94,6 +94,7 @@ class LearnerServicer(LearnerServiceServicer):
         if request.HasField("known"):
             check_version(request.known, "The version of the caller's checkpoint")
             known = version_from_proto(request.known)
+        self._learner.note_standby(known)
 
         def add(files: SnapshotFiles) -> tuple[()]:
             add_unknown_checkpoint(files, checkpoints=self._checkpoints, known=known)

@@ -1,6 +1,7 @@
 """Two learners of a run: one trains, the other has its checkpoint and takes over; real broker, real gRPC."""
 
 import asyncio
+import contextlib
 import multiprocessing
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -269,3 +270,21 @@ async def test_ranks_that_wait_end_when_the_first_of_them_drains(
             second.drain.request()
             assert await second.run == 0
             await until(lambda: exit_code() == 0)
+
+
+async def test_payloads_stay_for_the_checkpoint_of_the_one_that_stands_by(
+    tmp_path: Path, nats: Broker, bus: Bus, topology: Topology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However fast checkpoints follow each other."""
+    async with pair(tmp_path, nats, bus, topology) as running:
+        first, second = await both(running)
+
+        async def ask_only(copy: checkpoint_copy.CheckpointCopy) -> None:
+            with contextlib.closing(copy.client.read_checkpoint(known=copy.newest())) as stream:
+                await stream.next_file()
+
+        monkeypatch.setattr(checkpoint_copy.CheckpointCopy, "refresh", ask_only)
+        await running.train(first, 6)
+        assert [version.step for version in second.checkpoints()] == [2]
+        assert first.checkpoints()[0].step > 2
+        await until(lambda: running.world.store.checkpointed[-1].step == 2)
