@@ -81,7 +81,6 @@ def _trained_on(at_s: list[float], *, since_s: float) -> bool:
 
 
 def _longest_gap_s(at_s: list[float], *, since_s: float) -> float:
-    """The longest time without an update since the loss, which may be of the pod that knows of those before."""
-    before = [moment for moment in at_s if moment <= since_s][-1:] or [since_s]
-    moments = [*before, *(moment for moment in at_s if moment > since_s)]
+    """The longest time without an update since the loss, which may be of the pod that knows of those before it."""
+    moments = [since_s, *(moment for moment in at_s if moment > since_s)]
     return round(max(later - earlier for earlier, later in pairwise(moments)), 1)

@@ -71,7 +71,7 @@ def followed(release: Namespace, pod: str, *, since_s: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("what", "force"), [("deleted", []), ("lost with its node", ["--force", "--grace-period=0"])]
+    ("what", "force"), [("deleted", []), ("deleted by force", ["--force", "--grace-period=0"])]
 )
 def test_pod_that_is_deleted_is_followed(
     release: Namespace, figures: dict[str, object], what: str, force: list[str]
