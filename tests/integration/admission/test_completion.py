@@ -68,7 +68,7 @@ class FakeLearner:
         return pb.CompleteResponse()
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("GetProgress", "Rollback"):
+        if name in ("GetProgress", "Rollback", "ReadCheckpoint"):
             return None
         raise AttributeError(name)
 

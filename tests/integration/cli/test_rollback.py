@@ -51,6 +51,9 @@ class FakeLearner:
     async def Complete(self, request: pb.CompleteRequest, context: Any) -> pb.CompleteResponse:
         raise AssertionError("only admission ends a run")
 
+    async def ReadCheckpoint(self, request: pb.ReadCheckpointRequest, context: Any) -> None:
+        raise AssertionError("only a learner that stands by reads one")
+
 
 @pytest.fixture
 def learner() -> FakeLearner:
