@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from tests.cluster.kube import CHART, ROOT, Namespace, run, why_no_cluster
+from tests.cluster.node_faults import NodeFaults, node_faults
 
 # Tags of the images in the cluster: the one that is installed, and the one that it is upgraded to.
 TAG = os.environ.get("TIDEGATE_E2E_TAG", "dev")
@@ -35,6 +36,13 @@ def namespace() -> Iterator[str]:
     yield name
     if not os.environ.get("TIDEGATE_E2E_KEEP"):
         run("kubectl", "delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(scope="module")
+def faults() -> Iterator[NodeFaults]:
+    """What may happen to a node, done to one pod."""
+    with node_faults(image=f"tidegate-light:{TAG}") as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,13 @@
 """Two pods of the learner: one trains, and whatever happens to it, the other goes on from its updates."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.conftest import TAG, cartpole_values, install
+from tests.cluster.conftest import cartpole_values, install
 from tests.cluster.kube import CHART, Namespace, balanced_audit, until
-from tests.cluster.node_faults import NodeFaults, node_faults
+from tests.cluster.node_faults import NodeFaults
 from tests.cluster.replicated import steps, without_gradients_s
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -26,19 +26,9 @@ def release(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespa
     return made
 
 
-@pytest.fixture(scope="module")
-def faults() -> Iterator[NodeFaults]:
-    with node_faults(image=f"tidegate-light:{TAG}") as made:
-        yield made
-
-
-def log_of(release: Namespace, pod: str) -> str:
-    return release.kubectl("logs", pod)
-
-
 def trains(release: Namespace, pod: str) -> bool:
     """Whether it is, or has been, its turn."""
-    return "turn_taken" in log_of(release, pod)
+    return "turn_taken" in release.kubectl("logs", pod)
 
 
 def training(release: Namespace) -> str:
@@ -50,7 +40,7 @@ def training(release: Namespace) -> str:
         return pods if len(pods) == 2 and len(standing_by) == 1 and has_copy(standing_by[0]) else []
 
     def has_copy(pod: str) -> bool:
-        return "checkpoint_copied" in log_of(release, pod)
+        return "checkpoint_copied" in release.kubectl("logs", pod)
 
     until("one pod trains, the other has its checkpoint", lambda: bool(found()), timeout_s=240)
     [pod] = [pod for pod in release.ready("learner") if trains(release, pod)]

@@ -1,13 +1,12 @@
 """Two pods of the task queue and of the trajectory store: one works, and whatever happens to it, the other goes on."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from tests.cluster.conftest import TAG
 from tests.cluster.kube import CHART, Namespace, until
-from tests.cluster.node_faults import NodeFaults, node_faults
+from tests.cluster.node_faults import NodeFaults
 from tests.cluster.replicated import (
     ON_POSTGRES,
     assert_nothing_was_lost,
@@ -32,12 +31,6 @@ def release(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespa
         "--set", "trajectoryStore.replicas=2", "--set", "trajectoryStore.persistence.enabled=false",
     )  # fmt: skip
     return made
-
-
-@pytest.fixture(scope="module")
-def faults() -> Iterator[NodeFaults]:
-    with node_faults(image=f"tidegate-light:{TAG}") as made:
-        yield made
 
 
 def worked(release: Namespace, pod: str) -> bool:

@@ -8,16 +8,6 @@ password, and reach it; no others do.
 {{- if and (has (index . 1) (list "task_queue" "trajectory_store")) (kindIs "map" (index . 0).Values.run.postgres) }}true{{ end -}}
 {{- end -}}
 
-{{/* Whether a service has pods of which one works and the others stand by, told apart by their health: (list root service) */}}
-{{- define "tidegate.hasStandbys" -}}
-{{- if eq (index . 1) "learner" -}}
-{{- if int (index . 0).Values.learner.standbys }}true{{ end -}}
-{{- else if include "tidegate.replicated" . -}}
-{{- $row := index (include "tidegate.services" (index . 0) | fromYaml) (index . 1) -}}
-{{- if gt (int (index (index . 0).Values $row.values).replicas) 1 }}true{{ end -}}
-{{- end -}}
-{{- end -}}
-
 {{/*
 Whether the pod of a single service may start on another node while the state of the pod before it is unknown: its files are rows of
 PostgreSQL, which takes no more from the earlier owner, and on no volume. A StatefulSet would wait for a person:

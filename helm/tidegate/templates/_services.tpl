@@ -44,6 +44,16 @@ admission:
 {{- mergeOverwrite (deepCopy $root.Values.podDefaults) (index $root.Values (index . 1).values) | toYaml -}}
 {{- end -}}
 
+{{/* Whether a service has pods of which one works and the others stand by, told apart by their health: (list root service) */}}
+{{- define "tidegate.hasStandbys" -}}
+{{- if eq (index . 1) "learner" -}}
+{{- if int (index . 0).Values.learner.standbys }}true{{ end -}}
+{{- else if include "tidegate.replicated" . -}}
+{{- $row := index (include "tidegate.services" (index . 0) | fromYaml) (index . 1) -}}
+{{- if gt (int (index (index . 0).Values $row.values).replicas) 1 }}true{{ end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Processes of the learner: the chart's value, else the run file's, else one for each GPU of a pod. */}}
 {{- define "tidegate.ranks" -}}
 {{- $inPod := include "tidegate.ranksInPod" . | int -}}

@@ -25,7 +25,7 @@ spec:
   {{- end }}
   selector:
     {{- include "tidegate.selector" (list $root $row.name) | nindent 4 }}
-    {{- if and (eq $service "learner") (not (int $root.Values.learner.standbys)) }}
+    {{- if and (eq $service "learner") (not (include "tidegate.hasStandbys" (list $root $service))) }}
     {{- if include "tidegate.learnerIsJobSet" $root }}
     batch.kubernetes.io/job-completion-index: "0" # the rank that serves
     {{- else }}
@@ -139,7 +139,7 @@ spec:
   serviceName: {{ ternary (printf "%s-ranks" .name) .name (eq $service "learner") }}
   # No rank is ready before all of them have started; and an ordered upgrade would block on a pod that crashes.
   podManagementPolicy: Parallel
-  {{- if and (gt $replicas 1) (eq $service "learner") (not (int $root.Values.learner.standbys)) }}
+  {{- if and (gt $replicas 1) (eq $service "learner") (not (include "tidegate.hasStandbys" (list $root $service))) }}
   # All at once: ranks of two versions refuse each other, so the first new pod would never be ready.
   updateStrategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 100%}}
   {{- else }}

@@ -6,7 +6,6 @@ import math
 from tidegate.catalogue import learner as statistics
 from tidegate.core.errors import UnavailableError
 from tidegate.core.ids import PolicyVersion
-from tidegate.core.staleness import LineageTree
 from tidegate.learner.checkpoint import Checkpoint, CheckpointFolder
 from tidegate.learner.retrying import retryable_suppressed
 from tidegate.learner.standby_hold import StandbyHold
@@ -129,8 +128,8 @@ class CheckpointWriter:
             if not request.done():
                 request.set_result(version)
         # A restore may use any kept checkpoint, so payloads stay until the oldest includes them.
-        tree = LineageTree().add_all(checkpoint.lineages)
-        safe = self.hold.mark(self._folder.versions()[0], tree, now_s=context.clock.monotonic_s())
+        oldest, now_s = self._folder.versions()[0], context.clock.monotonic_s()
+        safe = self.hold.mark(oldest, checkpoint.lineages, now_s=now_s)
         with retryable_suppressed():  # the next checkpoint repeats it
             await self._store.mark_checkpointed(safe)
 

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import os
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -114,16 +115,11 @@ async def _with_waiting_ranks(
     Raises:
         RankLostError, RankLeavingError: the group has to form again.
     """
-    ended = False
-    try:
+    async with AsyncExitStack() as unless_turn:
+        unless_turn.push_async_callback(asyncio.to_thread, leading.stop)
         await run_until(leading.watch(context.drain), waiting)
-        ended = context.drain.requested
-    except BaseException:
-        ended = True
-        raise
-    finally:
-        if ended:
-            await asyncio.to_thread(leading.stop, completed=context.drain.completed)
+        if not context.drain.requested:
+            unless_turn.pop_all()
 
 
 async def _build_with_turn(

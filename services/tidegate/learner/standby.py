@@ -14,6 +14,7 @@ from pathlib import Path
 from tidegate.core.errors import ConflictError, TidegateError
 from tidegate.learner.checkpoint_copy import CheckpointCopy
 from tidegate.runtime.config import Settings
+from tidegate.runtime.failure_log import ProblemLog
 from tidegate.runtime.instances import names_standbys
 from tidegate.runtime.races import is_set_within
 from tidegate.runtime.service import ServiceContext
@@ -39,7 +40,7 @@ async def await_turn(context: ServiceContext, turn: LearnerTurnClient, checkpoin
     """Return once it is this instance's turn, or once draining; copy the newest checkpoint of the one that works."""
     copy = CheckpointCopy(checkpoints, LearnerClient(context.channel("learner")))
     copying = asyncio.create_task(_copy_again_and_again(context, copy), name="copy-checkpoint")
-    told = ""
+    problems = ProblemLog(context.log, "turn_not_possible")
     try:
         while True:
             try:
@@ -47,12 +48,9 @@ async def await_turn(context: ServiceContext, turn: LearnerTurnClient, checkpoin
                 if answer.has_turn:
                     context.log.info("turn_taken", checkpoint=str(copy.newest()))
                     return
-                problem = "its checkpoint is too old to begin from" if answer.is_behind else ""
+                problems.note("its checkpoint is too old to begin from" if answer.is_behind else "")
             except TidegateError as error:
-                problem = str(error)
-            if problem != told and problem:
-                context.log.warning("turn_not_possible", why=problem)
-            told = problem
+                problems.note(str(error))
             if await context.drain.sleep(ASK_PERIOD_S):
                 return
             if copying.done():
@@ -64,22 +62,19 @@ async def await_turn(context: ServiceContext, turn: LearnerTurnClient, checkpoin
 
 
 async def _copy_again_and_again(context: ServiceContext, copy: CheckpointCopy) -> None:
-    told = ""
+    """The one that works may be gone, and a full disk ends no standby."""
+    problems = ProblemLog(context.log, "checkpoint_not_copied")
     while not await context.drain.sleep(ASK_PERIOD_S):
-        started_s, problem = context.clock.monotonic_s(), ""
+        started_s = context.clock.monotonic_s()
         try:
             copied = await copy.refresh()
-            if copied is not None:
-                took_s = context.clock.monotonic_s() - started_s
-                context.log.info("checkpoint_copied", version=str(copied), duration_s=round(took_s, 3))
-        except (
-            TidegateError,
-            OSError,
-        ) as error:  # the one that works may be gone; and a full disk ends no standby
-            problem = str(error)
-        if problem and problem != told:
-            context.log.warning("checkpoint_not_copied", why=problem)
-        told = problem
+        except (TidegateError, OSError) as error:
+            problems.note(str(error))
+            continue
+        problems.note("")
+        if copied is not None:
+            took_s = context.clock.monotonic_s() - started_s
+            context.log.info("checkpoint_copied", version=str(copied), duration_s=round(took_s, 3))
 
 
 class TurnKeeper:
@@ -107,7 +102,7 @@ class TurnKeeper:
         Raises:
             ConflictError: another instance works.
         """
-        told = ""
+        problems = ProblemLog(self._context.log, "turn_not_kept")
         while not self._trained.is_set():
             try:
                 if not (await self._turn.keep()).has_turn:
@@ -116,13 +111,11 @@ class TurnKeeper:
                         why="the trajectory store had not heard of this one for seconds",
                         fix="nothing: this one starts again, and stands by",
                     )
-                told = ""
+                problems.note("")
             except TidegateError as error:
                 if not error.retryable:
                     raise
-                if str(error) != told:
-                    self._context.log.warning("turn_not_kept", error=str(error))
-                told = str(error)
+                problems.note(str(error))
             await is_set_within(self._trained, timeout_s=ASK_PERIOD_S)
 
     async def close(self) -> None:

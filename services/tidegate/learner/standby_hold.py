@@ -6,10 +6,11 @@ than others are written would be useless otherwise.
 """
 
 import math
+from collections.abc import Sequence
 
 from tidegate.core.errors import UnknownVersionError
 from tidegate.core.ids import PolicyVersion
-from tidegate.core.staleness import LineageTree
+from tidegate.core.staleness import Lineage, LineageTree
 
 # For a copy of a hundred gigabytes. One that stands by and has copied nothing for so long waits for a newer copy.
 HELD_S_MAX = 600.0
@@ -31,10 +32,10 @@ class StandbyHold:
             self._known, self._since_s = known, now_s
         self._copied = newest
 
-    def mark(self, oldest: PolicyVersion, tree: LineageTree, *, now_s: float) -> PolicyVersion:
-        """The version up to which no learner needs payloads. ``oldest``: what this one's oldest checkpoint holds.
+    def mark(self, oldest: PolicyVersion, lineages: Sequence[Lineage], *, now_s: float) -> PolicyVersion:
+        """The version up to which no learner needs payloads; never one before an earlier answer of the same branch.
 
-        Never one before an earlier answer of the same branch.
+        ``oldest``: what this one's oldest checkpoint holds. ``lineages``: the tree that it is part of, parents first.
         """
         held = (self._known, self._copied) if now_s - self._since_s <= HELD_S_MAX else ()
         usable = (
@@ -43,13 +44,14 @@ class StandbyHold:
             if version is not None
             and self._marked is not None
             and self._marked.step <= version.step < oldest.step
-            and _is_before(version, oldest, tree)
+            and _is_before(version, oldest, lineages)
         )
         self._marked = next(usable, oldest)
         return self._marked
 
 
-def _is_before(known: PolicyVersion, oldest: PolicyVersion, tree: LineageTree) -> bool:
+def _is_before(known: PolicyVersion, oldest: PolicyVersion, lineages: Sequence[Lineage]) -> bool:
+    tree = LineageTree().add_all(lineages)
     try:
         return tree.descends(oldest, known)
     except UnknownVersionError:  # of a branch that was abandoned

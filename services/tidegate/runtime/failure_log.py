@@ -27,6 +27,21 @@ class LogPeriod:
         return self._num_left_out.pop(key, 0)
 
 
+class ProblemLog:
+    """Logs what keeps a loop from its work: a line when it changes, and none while it stays."""
+
+    def __init__(self, log: structlog.stdlib.BoundLogger, event: str) -> None:
+        self._log = log
+        self._event = event
+        self._problem = ""
+
+    def note(self, problem: str) -> None:
+        """What it is now; empty for none."""
+        if problem and problem != self._problem:
+            self._log.warning(self._event, error=problem)
+        self._problem = problem
+
+
 class FailureLog:
     """Logs failures with their traceback: one line for each source in ``LOG_PERIOD_S``, with those left out.
 

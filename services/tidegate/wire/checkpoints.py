@@ -21,10 +21,3 @@ def checkpoint_request(known: PolicyVersion | None) -> pb.ReadCheckpointRequest:
 def checkpoint_file_to_proto(header: FileHeader) -> pb.ReadCheckpointResponse:
     """The message before the bytes of a file."""
     return pb.ReadCheckpointResponse(file=SnapshotFile(path=header.path, size=header.size))
-
-
-def checkpoint_response_from_proto(message: pb.ReadCheckpointResponse) -> FileHeader | bytes:
-    """One message of an answer."""
-    if message.HasField("file"):
-        return FileHeader(message.file.path, message.file.size)
-    return message.chunk

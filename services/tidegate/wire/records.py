@@ -17,10 +17,3 @@ serialize_records_response = chunk_serializer(1)
 def record_file_to_proto(header: FileHeader) -> pb.ReadRecordsResponse:
     """The message before the bytes of a file."""
     return pb.ReadRecordsResponse(file=SnapshotFile(path=header.path, size=header.size))
-
-
-def records_response_from_proto(message: pb.ReadRecordsResponse) -> FileHeader | bytes:
-    """One message of an answer."""
-    if message.HasField("file"):
-        return FileHeader(message.file.path, message.file.size)
-    return message.chunk

@@ -1,5 +1,7 @@
 """The messages of ``SnapshotService``: what a backup copies of a service, and the moments that must fit each other."""
 
+from typing import Literal, Protocol
+
 import msgspec
 
 from tidegate.core.ids import PolicyVersion
@@ -50,6 +52,21 @@ class SnapshotOpened(msgspec.Struct, frozen=True):
     checkpoint: PolicyVersion | None = None
     journal: JournalMoment | None = None
     ledger: LedgerMoment | None = None
+
+
+class FilePart(Protocol):
+    """A message of an answer that streams files."""
+
+    chunk: bytes
+
+    @property
+    def file(self) -> pb.SnapshotFile:
+        """Set before the bytes of a file, in a message of its own."""
+        ...
+
+    def HasField(self, field_name: Literal["file"], /) -> bool:  # noqa: N802  # protobuf's name
+        """Whether ``file`` is set."""
+        ...
 
 
 class FileHeader(msgspec.Struct, frozen=True):
@@ -107,6 +124,11 @@ def response_from_proto(message: pb.ReadSnapshotResponse) -> SnapshotOpened | Fi
     """One message of an answer."""
     if message.HasField("opened"):
         return _opened_from_proto(message.opened)
+    return file_part_from_proto(message)
+
+
+def file_part_from_proto(message: FilePart) -> FileHeader | bytes:
+    """One message of files: what comes before the bytes of each, or the next of them."""
     if message.HasField("file"):
         return FileHeader(message.file.path, message.file.size)
     return message.chunk

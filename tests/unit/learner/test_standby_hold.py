@@ -3,11 +3,11 @@ import random
 import pytest
 
 from tidegate.core.ids import LineageName, PolicyVersion
-from tidegate.core.staleness import Lineage, LineageTree
+from tidegate.core.staleness import Lineage
 from tidegate.learner.standby_hold import HELD_S_MAX, StandbyHold
 
 ROOT, FORK = LineageName("0-root"), LineageName("1-fork")
-TREE = LineageTree().add_all((Lineage(ROOT), Lineage(FORK, parent=ROOT, fork_step=50)))
+TREE = (Lineage(ROOT), Lineage(FORK, parent=ROOT, fork_step=50))
 
 
 def root(step: int) -> PolicyVersion:

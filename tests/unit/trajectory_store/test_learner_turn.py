@@ -61,7 +61,7 @@ def test_a_store_that_starts_again_waits_for_the_one_that_worked() -> None:
     assert not any(waits(turn, "b", now_s=1.0 + second) for second in range(1, 5))
 
 
-def test_a_store_that_stood_still_takes_nobody_for_silent() -> None:
+def test_a_store_that_stood_still_considers_no_instance_silent() -> None:
     turn = LearnerTurn(begun=False)
     assert waits(turn, "a", now_s=0.0)
     assert COUNTED_S_MAX < SILENT_S

@@ -17,6 +17,7 @@ from structlog.stdlib import BoundLogger
 from tidegate.core.errors import ConflictError, CorruptionError, UnavailableError
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.drain import Drain
+from tidegate.runtime.failure_log import ProblemLog
 from tidegate.runtime.replication.changes import (
     all_rows,
     epoch_of,
@@ -67,17 +68,15 @@ async def await_turn(
     Raises:
         StaleFolderError, ConfigError: as ``take``.
     """
-    thread, problem = WorkerThread("replica"), ""
+    thread, problems = WorkerThread("replica"), ProblemLog(log, "replica_not_read")
     try:
         while True:
             try:
                 if await watched(thread, partial(_try_to_claim, kind, database, log), database):
                     return
-                problem = ""
+                problems.note("")
             except UnavailableError as error:
-                if str(error) != problem:
-                    log.warning("replica_not_read", error=str(error))
-                problem = str(error)
+                problems.note(str(error))
             if await drain.sleep(RETRY_S):
                 return
     finally:

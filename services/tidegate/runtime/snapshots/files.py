@@ -30,7 +30,7 @@ class SnapshotFiles:
     """Opens files as they are found; they are closed with ``opened``."""
 
     def __init__(self, folder: Path, *, staging: Path, opened: ExitStack) -> None:
-        """``folder``: of the run, or of one service of it. ``staging``: a folder on its disk, for copies."""
+        """``folder``: of the run, or of one service of it. ``staging``: on its disk, made with the first copy."""
         self.folder = folder
         self.staging = staging
         self.found: list[SnapshotFile] = []
@@ -67,6 +67,7 @@ class SnapshotFiles:
         Raises:
             NoSpaceError: the disk has too little space for the copy.
         """
+        self.staging.mkdir(mode=0o700, exist_ok=True)
         needed = path.stat().st_size + FREE_BYTES_MIN
         free = shutil.disk_usage(self.staging).free
         if free < needed:

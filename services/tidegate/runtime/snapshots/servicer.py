@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
+from secrets import token_hex
 from typing import Any
 
 from tidegate.core.errors import RecordError, UnavailableError
@@ -161,7 +161,7 @@ class FileCalls:
         self, moments_of: Callable[[SnapshotFiles], Iterable[Any]], header_of: Callable[[FileHeader], Any]
     ) -> Generator[Any]:
         with ExitStack() as opened:
-            staging = Path(mkdtemp(prefix=STAGING_PREFIX, dir=self._staging_in))
+            staging = self._staging_in / f"{STAGING_PREFIX}{token_hex(4)}"
             opened.callback(shutil.rmtree, staging, ignore_errors=True)
             files = SnapshotFiles(self._folder, staging=staging, opened=opened)
             yield from moments_of(files)

@@ -7,15 +7,11 @@ from tidegate.core.audit import LearnerTotals
 from tidegate.core.ids import PolicyVersion
 from tidegate.v1 import learner_service_pb2 as pb
 from tidegate.v1.learner_service_pb2_grpc import LearnerServiceStub
-from tidegate.wire.checkpoints import (
-    READ_CHECKPOINT_DEADLINE_S,
-    checkpoint_request,
-    checkpoint_response_from_proto,
-)
+from tidegate.wire.checkpoints import READ_CHECKPOINT_DEADLINE_S, checkpoint_request
 from tidegate.wire.clients.file_stream import FileStream
 from tidegate.wire.clients.remote import DEADLINE_S, remote_errors
 from tidegate.wire.convert import version_from_proto, version_to_proto
-from tidegate.wire.snapshots import FileHeader
+from tidegate.wire.snapshots import FileHeader, file_part_from_proto
 
 SERVICE = "learner"
 # What waits for the end of an update, and reads or writes a checkpoint: minutes each, of a large model. Given up sooner
@@ -96,4 +92,4 @@ class LearnerClient:
         """
         with remote_errors(SERVICE):
             call = self._stub.ReadCheckpoint(checkpoint_request(known), timeout=READ_CHECKPOINT_DEADLINE_S)
-        return FileStream(call, service=SERVICE, decode=checkpoint_response_from_proto)
+        return FileStream(call, service=SERVICE, decode=file_part_from_proto)
