@@ -36,12 +36,11 @@ def install_backed_up(release: Namespace, values: Path, *more: str, run_id: str 
     install(release, values, "--set", settings, *more)
 
 
-def newest(release: Namespace) -> dict[str, Any]:
-    """What the container has noted of the newest backup."""
-    pod = f"{release.release}-admission-0"
-    return json.loads(
-        release.kubectl("exec", pod, "--container", "admission", "--", "cat", "/data/backup.json")
-    )
+def newest(release: Namespace, pod: str = "") -> dict[str, Any]:
+    """What the container has noted of the newest backup; nothing before the first look at its place."""
+    pod = pod or f"{release.release}-admission-0"
+    noted = ("sh", "-c", "cat /data/backup.json || echo {}")
+    return json.loads(release.kubectl("exec", pod, "--container", "admission", "--", *noted))
 
 
 def test_run_goes_on_from_a_backup_that_was_made_between_deaths(
@@ -98,6 +97,31 @@ def test_learner_that_lost_its_volume_goes_on_from_the_newest_backup(
     assert first["lineage"].startswith("1-")  # as after a crash
     assert first["step"] > kept
     balanced_audit(release)
+
+
+def test_admission_pod_that_takes_over_goes_on_with_the_backups(
+    bucket: None, namespace: str, tmp_path: Path, figures: dict[str, object]
+) -> None:
+    release = Namespace(namespace, "p")
+    settings = ("--set", "admission.replicas=2")
+    install_backed_up(release, cartpole_values(tmp_path, backup=BACKUP), *settings, run_id="cartpole-pods")
+    until("two backups", lambda: newest_number(release) >= 2, timeout_s=300)
+    for how, arguments in (("by_force", ("--force", "--grace-period=0")), ("deleted", ())):
+        leader = str(release.get("lease", "p-admission-leader")["spec"]["holderIdentity"])
+        before = newest_number(release)
+        release.kubectl("delete", "pod", leader, *arguments)
+        figures[f"two_backups_after_leader_{how}_s"] = until(
+            "two more backups", lambda before=before: newest_number(release) >= before + 2, timeout_s=300
+        )
+        until("both pods are ready", lambda: len(release.ready("admission")) == 2, timeout_s=180)
+        states = {pod: newest(release, pod) for pod in release.ready("admission")}
+        assert not any(state.get("problem") for state in states.values()), states
+    balanced_audit(release)
+
+
+def newest_number(release: Namespace) -> int:
+    """Of the newest backup that a ready pod of admission made."""
+    return max((newest(release, pod).get("number", 0) for pod in release.ready("admission")), default=0)
 
 
 def _steps_since(release: Namespace, since_s: float) -> list[dict[str, Any]]:

@@ -26,6 +26,7 @@ from tidegate.cli.backup.pods_command import PodBackups
 from tidegate.core.completion import RunEnd
 from tidegate.core.errors import ConflictError, PermissionDeniedError, RecordError, UnavailableError
 from tidegate.launch.backup import pods
+from tidegate.launch.backup.manifest import manifest_name
 from tidegate.launch.backup.pods import pods_source
 from tidegate.launch.run_folder import read_record
 from tidegate.launch.run_record import RunRecord
@@ -254,14 +255,14 @@ async def test_place_that_cannot_be_opened_is_said_and_ends_no_pod(running: Pods
 
 @asynccontextmanager
 async def making(
-    running: Pods, bucket: Path, place: Any = None, *, beside_leader: bool = False
+    running: Pods, bucket: Path, place: Any = None, *, beside_leader: bool = False, every_s: float = 3600.0
 ) -> AsyncGenerator[PodBackups]:
     backups = PodBackups(
         running.record(),
         running.folder,
         place or place_at(bucket),
         keep=3,
-        every_s=3600.0,
+        every_s=every_s,
         token=token_of("backup"),
     )
     task = asyncio.ensure_future(backups.run_beside_leader() if beside_leader else backups.run())
@@ -317,6 +318,36 @@ async def test_backups_are_made_beside_the_leader_and_go_on_behind_those_of_anot
         leads.touch()
         await until(lambda: state_of(running.folder).number == 3)
         assert state_of(running.folder).problem == ""
+
+
+async def test_last_backup_of_an_earlier_leader_is_passed_over_and_a_second_one_stops_the_backups(
+    running: Pods, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pods_command, "LOOK_PERIOD_S", 0.01)
+    monkeypatch.setattr(pods_command, "EARLIER_LEADER_S", 0.1)
+    bucket = tmp_path / "bucket"
+    place = place_at(bucket)
+    create = place.create
+
+    async def create_second(name: str, data: bytes) -> None:
+        """The pod that led before is faster, but for the second backup."""
+        if name != manifest_name(2):
+            await back_up(running, bucket)
+        await create(name, data)
+
+    monkeypatch.setattr(place, "create", create_second)
+    leads = running.folder / "admission" / LEADER_FILE
+    leads.parent.mkdir(exist_ok=True)
+    async with making(running, bucket, place, beside_leader=True, every_s=0.5):
+        leads.touch()
+        await until(lambda: _failures(running.folder) == {"conflict": 1})
+        await until(lambda: state_of(running.folder).number == 2)
+        assert state_of(running.folder).problem == ""
+        await until(lambda: _failures(running.folder) == {"conflict": 2})
+        await asyncio.sleep(1.0)
+        state = state_of(running.folder)
+        # Number 3 is the other one's, and nothing follows it.
+        assert (state.number, state.failures) == (3, {"conflict": 2})
 
 
 async def test_second_writer_stops_the_backups_and_not_the_pod(

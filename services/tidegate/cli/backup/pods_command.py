@@ -52,6 +52,8 @@ from tidegate.runtime.service import Channels
 
 log = structlog.get_logger("backup")
 SAID_AGAIN_S = 3600.0
+# A pod that led before may finish one more backup until it learns that another one leads.
+EARLIER_LEADER_S = 60.0
 
 
 def backup_pods(
@@ -132,7 +134,8 @@ class PodBackups:
     async def run_beside_leader(self) -> None:
         """``run`` while the admission of this pod leads, until it is cancelled.
 
-        What another pod wrote meanwhile is not a conflict: each time begins behind the newest backup of the place.
+        What another pod wrote meanwhile is not a conflict: each time begins behind the newest backup of the place. One
+        that the leader before finished after that is passed over; a second one stops the backups for good.
         """
         leads = self._data_dir / "admission" / LEADER_FILE
         working: asyncio.Future[None] | None = None
@@ -141,7 +144,7 @@ class PodBackups:
                 if leads.exists() and working is None:
                     log.info("backups_begin")
                     self._backups = self._new_backups()
-                    working = asyncio.ensure_future(self.run())
+                    working = asyncio.ensure_future(self.run(after_another=True))
                 elif working is not None and not leads.exists():
                     await _cancelled(working)
                     working = None
@@ -152,8 +155,8 @@ class PodBackups:
             if working is not None:
                 await _cancelled(working)
 
-    async def run(self) -> None:
-        """Until it is cancelled."""
+    async def run(self, *, after_another: bool = False) -> None:
+        """Until it is cancelled. ``after_another``: a pod that led before this one may still write a backup."""
         due_s, pauses_s, was_complete = 0.0, BACKOFF.pauses_s(), None
         while True:
             now_s, complete = time.monotonic(), self._is_complete()
@@ -171,7 +174,11 @@ class PodBackups:
                     due_s = time.monotonic() + BACKOFF.start_s
                 except ConflictError as error:
                     self._backups.note(error)
-                    return await _wait_for_a_restart(error)
+                    if not after_another:
+                        return await _wait_for_a_restart(error)
+                    log.warning("backup_of_an_earlier_leader", error=str(error))
+                    after_another, self._backups = False, self._new_backups()
+                    due_s = time.monotonic() + EARLIER_LEADER_S
                 except (TidegateError, OSError) as error:
                     self._backups.note(error)
                     due_s = time.monotonic() + next(pauses_s)
