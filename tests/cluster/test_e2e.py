@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.chart.rendering import SERVICES
-from tests.chart.test_network_policies import BETWEEN_SERVICES, BROKER, GRPC, TO_BROKER, Flow
 from tests.cluster.conftest import NEXT_TAG, cartpole_values
 from tests.cluster.kube import CHART, CommandError, Namespace, run, trains, until, updates
 
@@ -150,39 +148,6 @@ def test_pods_may_not_ask_the_api_server_for_what_they_do_not_need(release: Name
         "python3", "-c", "import os; print(os.path.exists('/var/run/secrets/kubernetes.io'))",
     )  # fmt: skip
     assert mounted.strip() == "False"
-
-
-def test_pods_reach_only_what_the_policies_allow(release: Namespace) -> None:
-    ours = [service for service in SERVICES if service != "learner"]
-    reached = {flow for caller in ours for flow in flows_from(release, caller)}
-    wanted = {
-        (caller, called, port)
-        for caller, called, port in BETWEEN_SERVICES | TO_BROKER
-        if caller in ours and called in (*SERVICES, "nats") and port
-    }
-    assert wanted <= reached, "an allowed flow is refused"
-    if ("actor", "admission", GRPC) in reached:
-        pytest.skip("allowed flows were tried; this cluster enforces no NetworkPolicy, so refusals were not")
-    assert reached == wanted
-
-
-def flows_from(release: Namespace, caller: str) -> set[Flow]:
-    """The components that a pod of ``caller`` can connect to."""
-    targets = [(service, GRPC) for service in SERVICES if service != "actor"] + [("nats", BROKER)]
-    program = (
-        "import socket, sys\n"
-        "for target in sys.argv[1:]:\n"
-        "    host, port = target.split(':')\n"
-        "    try: socket.create_connection((host, int(port)), timeout=3).close()\n"
-        "    except OSError: continue\n"
-        "    print(target)\n"
-    )
-    kind = "deployment" if caller in ("actor", "environment") else "statefulset"
-    named = {f"{release.release}-{service}:{port}": (service, port) for service, port in targets}
-    found = release.kubectl(
-        "exec", f"{kind}/{release.release}-{caller}", "--", "python3", "-c", program, *named
-    )
-    return {(caller, *named[line]) for line in found.split()}
 
 
 def test_accounting_balances_at_the_end(release: Namespace, figures: dict[str, object]) -> None:
