@@ -13,6 +13,7 @@ import yaml
 
 from tests.cluster.kube import CHART, ROOT, Namespace, run, why_no_cluster
 from tests.cluster.node_faults import NodeFaults, node_faults
+from tests.cluster.policy_enforcement import policy_enforcement, resolver_settings
 
 # Tags of the images in the cluster: the one that is installed, and the one that it is upgraded to.
 TAG = os.environ.get("TIDEGATE_E2E_TAG", "dev")
@@ -27,7 +28,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="module")
-def namespace() -> Iterator[str]:
+def policies() -> Iterator[None]:
+    """Network policies are enforced where an image of a program is named that does; nothing was connected before."""
+    with policy_enforcement():
+        yield
+
+
+@pytest.fixture(scope="module")
+def namespace(policies: None) -> Iterator[str]:
     """A namespace that enforces PodSecurity restricted; gone afterwards unless TIDEGATE_E2E_KEEP is set."""
     name = f"tidegate-e2e-{uuid.uuid4().hex[:6]}"
     labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn", "audit")}
@@ -88,7 +96,7 @@ def install(release: Namespace, values: Path, *more: str, wait: bool = True) -> 
     """
     return release.helm(
         "install", str(CHART), "--values", str(CHART / "presets" / "one-node-cpu.yaml"), "--values", str(values),
-        "--set", f"images.tag={TAG}", *more, *(("--wait",) if wait else ()), "--timeout", "10m",
+        "--set", f"images.tag={TAG}", *resolver_settings(), *more, *(("--wait",) if wait else ()), "--timeout", "10m",
     )  # fmt: skip
 
 

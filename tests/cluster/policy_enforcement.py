@@ -14,6 +14,21 @@ from tests.cluster.kube import Namespace, run
 
 IMAGE_OF_ENFORCER = os.environ.get("TIDEGATE_E2E_POLICY_IMAGE", "")
 _NAME = "policy-enforcement"
+# Its rules outlive it, and its own `--cleanup-config` removes none of them.
+_PROGRAM = r"""
+kube-router --run-firewall=true --run-router=false --run-service-proxy=false & firewall=$!
+clean() {
+    kill $firewall; wait $firewall
+    iptables-save -t filter | sed -nE 's/^-A ((INPUT|FORWARD|OUTPUT) .*KUBE-ROUTER-)/-D \1/p' | xargs -rL1 iptables -w
+    chains=$(iptables-save -t filter | sed -nE 's/^:(KUBE-(ROUTER|POD-FW|NWPLCY)[^ ]*) .*/\1/p')
+    for chain in $chains; do iptables -w -F "$chain"; done
+    for chain in $chains; do iptables -w -X "$chain"; done
+    ipset list -n | grep -E '^KUBE-(DST|SRC)-' | xargs -rn1 ipset destroy
+    exit
+}
+trap clean TERM
+wait $firewall
+"""
 _READ = ["get", "list", "watch"]
 _RULES = [
     {
@@ -33,17 +48,24 @@ def policy_enforcement() -> Generator[None]:
         yield
         return
     place = Namespace(_NAME, _NAME)
-    for manifest in _objects():
-        run("kubectl", "apply", "--filename", "-", given=json.dumps(manifest))
     try:
+        for manifest in _objects():
+            run("kubectl", "apply", "--filename", "-", given=json.dumps(manifest))
         place.kubectl("rollout", "status", f"daemonset/{_NAME}", "--timeout=120s", timeout_s=150.0)
         yield
-        pods = place.kubectl("get", "pods", "--output", "name").split()
-        place.kubectl("delete", "daemonset", _NAME, "--cascade=orphan")
-        for pod in pods:  # what it wrote outlives it
-            place.kubectl("exec", pod, "--", "kube-router", "--cleanup-config")
     finally:
+        # Its pod is gone when this returns, and with it what it refused.
+        place.kubectl("delete", "daemonset", _NAME, "--cascade=foreground", "--ignore-not-found")
         run("kubectl", "delete", "namespace,clusterrole,clusterrolebinding", _NAME, "--wait=false")
+
+
+def resolver_settings() -> list[str]:
+    """Settings of the chart that let pods resolve names where the cluster's resolver is no pod."""
+    labels = ("--selector", "kubernetes.io/service-name=kube-dns", "--output", "json")
+    found = run("kubectl", "--namespace", "kube-system", "get", "endpointslices", *labels)
+    ends = [end for each in json.loads(found)["items"] for end in each["endpoints"] if "targetRef" not in end]
+    addresses = ",".join(f"{address}/32" for end in ends for address in end["addresses"])
+    return ["--set", f"networkPolicy.dnsCidrs={{{addresses}}}"] if addresses else []
 
 
 def _objects() -> list[dict[str, Any]]:
@@ -87,7 +109,7 @@ def _pod() -> dict[str, Any]:
                 "name": _NAME,
                 "image": IMAGE_OF_ENFORCER,
                 "imagePullPolicy": "IfNotPresent",
-                "args": ["--run-firewall=true", "--run-router=false", "--run-service-proxy=false"],
+                "command": ["sh", "-c", _PROGRAM],
                 "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
                 "readinessProbe": {"httpGet": {"path": "/healthz", "port": 20244}, "periodSeconds": 2},
                 "securityContext": {"privileged": True},

@@ -1,19 +1,18 @@
 """The chart's network policies where they are enforced: a run trains under them, and nothing else gets through.
 
 Where the cluster's own plugin accepts policies and enforces none, ``TIDEGATE_E2E_POLICY_IMAGE`` brings one that does
-(``policy_enforcement``). Without either, the flows that are allowed are tried and the refused ones are not.
+(``policy_enforcement``), for the other tests as well. Without either, only the flows that are allowed are tried.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from tests.chart.rendering import SERVICES
 from tests.chart.test_network_policies import BETWEEN_SERVICES, BROKER, GRPC, TO_BROKER, Flow
-from tests.cluster.conftest import TAG, cartpole_values, install
+from tests.cluster.conftest import TAG
 from tests.cluster.kube import Namespace, balanced_audit, run, trains
-from tests.cluster.policy_enforcement import policy_enforcement
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -30,16 +29,6 @@ for target in sys.argv[1:]:
         continue
     print(target)
 """
-
-
-@pytest.fixture(scope="module")
-def release(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
-    """CartPole, installed where policies are enforced already: nothing was connected before."""
-    with policy_enforcement():
-        made = Namespace(namespace, "p")
-        install(made, cartpole_values(tmp_path_factory.mktemp("values")))
-        yield made
-        made.helm("uninstall", "--wait", "--timeout", "5m")
 
 
 def targets(release: Namespace) -> dict[str, tuple[str, int]]:

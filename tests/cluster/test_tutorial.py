@@ -12,6 +12,7 @@ import pytest
 
 from tests.cluster.conftest import TAG
 from tests.cluster.kube import ROOT, Namespace, run
+from tests.cluster.policy_enforcement import resolver_settings
 from tests.cluster.servers import IMAGE_OF_S3, S3_PORT, S3_USER, start_s3
 from tests.support.tutorials import walk
 from tidegate.runtime.ports import pick_ports
@@ -63,8 +64,8 @@ def test_commands_of_the_tutorial_take_a_task_to_the_cluster_and_its_model_home(
         "AWS_REGION=eu-central-1": f"AWS_REGION={S3_USER['AWS_REGION']}",
         "set -a; . ./bucket.env; set +a": f"set -a; . ./bucket.env; AWS_ENDPOINT_URL={here}; set +a",
         "  --set run.backup=s3://my-bucket/tidegate --set backup.existingSecret=bucket --wait --timeout 10m": (
-            f"  --set run.backup={BUCKET} --set backup.existingSecret=bucket --set backup.port={S3_PORT} --wait"
-            " --timeout 10m"
+            f"  --set run.backup={BUCKET} --set backup.existingSecret=bucket --set backup.port={S3_PORT}"
+            f" {' '.join(resolver_settings())} --wait --timeout 10m"
         ),
         "tidegate restore s3://my-bucket/tidegate taken-home": f"tidegate restore {BUCKET} taken-home",
     }
