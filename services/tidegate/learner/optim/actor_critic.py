@@ -92,7 +92,7 @@ class ActorCriticTrainer:
             if isinstance(policy, RecurrentPolicy)
             else None
         )
-        self._dense = dense_gradients(policy, self._params, device=device) if ranks.count == 1 else None
+        self._dense = dense_gradients(policy, self._params, device=device)
         self._generator = torch.Generator().manual_seed(seed)
         self._optimizer = actor_critic_optimizer(self._parameters.trained, settings)
 
@@ -171,8 +171,10 @@ class ActorCriticTrainer:
     ) -> Iterator[dict[str, float]]:
         for index_B in minibatch_indices(len(all_steps), settings, generator=self._generator):
             steps = all_steps.rows(index_B)
-            observations = self._network.observed(steps.observations, frames)
-            metrics = dense.compute(observations, steps, settings)
+            mine = self._share_of(len(steps))
+            observed = {name: tensor[mine] for name, tensor in steps.observations.items()}
+            observations = self._network.observed(observed, frames)
+            metrics = dense.compute(observations, steps, settings, ranks=self._ranks, mine=mine)
             if math.isfinite(metrics["grad_norm"]):
                 self._optimizer.step()
             yield metrics

@@ -3,8 +3,10 @@
 With a graph a tenth of the time of CartPole's gradient steps, of 256 steps each, is arithmetic. Written out, an update
 takes half of the time: a matrix product and an activation in place a layer, a dozen numpy operations for the loss.
 ``ActorCriticTrainer`` uses it where it applies and the graph elsewhere; both give the same gradients up to rounding.
+Ranks share a step as with a graph (``optim.gradients``): each passes its own rows through the networks, and the loss is
+of the rows of all.
 
-Shapes: B steps, I inputs, P outputs of the action distribution.
+Shapes: B steps, R of them this rank's, I inputs, P outputs of the action distribution.
 """
 
 import math
@@ -17,6 +19,8 @@ from torch import Tensor
 from tidegate.algorithms.actor_critic_gradient import actor_critic_gradient
 from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
 from tidegate.algorithms.objectives import Steps
+from tidegate.learner.ranks.port import Ranks
+from tidegate.learner.ranks.share import rows_of
 from tidegate.models.activations import Activation
 from tidegate.models.differentiated import DifferentiatedDistribution
 from tidegate.models.layers import SHARED_OUTPUTS, with_shared_outputs
@@ -51,26 +55,41 @@ class DenseGradients:
 
     @torch.no_grad()
     def compute(
-        self, observations: Mapping[str, Tensor], steps: Steps, settings: ActorCriticSettings
+        self,
+        observations: Mapping[str, Tensor],
+        steps: Steps,
+        settings: ActorCriticSettings,
+        *,
+        ranks: Ranks,
+        mine: slice,
     ) -> dict[str, float]:
         """Write each parameter's gradient, scaled to ``max_grad_norm``; the loss' metrics, ``loss`` and ``grad_norm``.
 
-        ``observations``: the steps' own in full (B, *leaf shape).
+        ``observations``: in full (R, *leaf shape), of those of the B ``steps`` that are ``mine``; there may be none.
+
+        Raises:
+            RankLostError: a rank is lost.
         """
-        inputs_BI = self._inputs(self._parameters, observations, torch)
-        policy_units, value_units = self._policy.units(inputs_BI), self._value.units(inputs_BI)
-        outputs_BP = with_shared_outputs(policy_units[-1], self._parameters, torch).numpy()
-        values_B = value_units[-1].numpy()[:, 0]
+        inputs_RI = self._inputs(self._parameters, observations, torch)
+        policy_units, value_units = self._policy.units(inputs_RI), self._value.units(inputs_RI)
+        outputs_BP = with_shared_outputs(policy_units[-1], self._parameters, torch)
+        values_B = value_units[-1][:, 0]
+        if ranks.count > 1:
+            part = torch.cat([outputs_BP, value_units[-1]], dim=1)
+            whole = ranks.gather(part, rows_of(mine, device=part.device), num_rows=len(steps))
+            outputs_BP, values_B = whole[:, :-1], whole[:, -1]
         # A batch of extreme values is told by its metrics, which are not finite then.
         with np.errstate(all="ignore"):
-            taken = self._distribution.differentiated(outputs_BP, steps.actions_B.numpy())
-            loss = actor_critic_gradient(taken.logprobs_B, taken.entropy_B, values_B, steps, settings)
+            taken = self._distribution.differentiated(outputs_BP.numpy(), steps.actions_B.numpy())
+            loss = actor_critic_gradient(taken.logprobs_B, taken.entropy_B, values_B.numpy(), steps, settings)
             by_outputs_BP = torch.as_tensor(taken.by_outputs(loss.by_logprobs_B, loss.by_entropy_B))
+        by_outputs_RP, by_values_R = by_outputs_BP[mine], torch.as_tensor(loss.by_values_B)[mine]
         num_outputs = policy_units[-1].shape[1]
         if SHARED_OUTPUTS in self._gradients:
-            torch.sum(by_outputs_BP[:, num_outputs:], 0, out=self._gradients[SHARED_OUTPUTS])
-        self._policy.backpropagate(by_outputs_BP[:, :num_outputs], policy_units)
-        self._value.backpropagate(torch.as_tensor(loss.by_values_B)[:, None], value_units)
+            torch.sum(by_outputs_RP[:, num_outputs:], 0, out=self._gradients[SHARED_OUTPUTS])
+        self._policy.backpropagate(by_outputs_RP[:, :num_outputs], policy_units)
+        self._value.backpropagate(by_values_R[:, None], value_units)
+        ranks.add_up([self._flat])
         norm = math.sqrt(float(torch.dot(self._flat, self._flat)))
         # As torch.nn.utils.clip_grad_norm_ scales.
         self._flat.mul_(min(1.0, settings.max_grad_norm / (norm + 1e-6)))

@@ -106,11 +106,7 @@ class RankGroup:
                 offset += parameter.numel()
 
     def add_up(self, tensors: Iterable[Tensor]) -> None:
-        """Replace each tensor by its sum over the ranks, in place; the same bits on all of them.
-
-        Raises:
-            RankLostError: a rank is lost.
-        """
+        """See ``port.Ranks``."""
         with self._exchange("a sum over the ranks"):
             for tensor in tensors:
                 dist.all_reduce(tensor, group=self._group)  # pyright: ignore[reportUnknownMemberType] (torch leaves its types open)

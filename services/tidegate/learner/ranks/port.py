@@ -32,6 +32,14 @@ class Ranks(Protocol):
         """
         ...
 
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
+        """Replace each tensor by its sum over the ranks, in place; the same bits on all of them.
+
+        Raises:
+            RankLostError: a rank is lost.
+        """
+        ...
+
     def add_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Replace each gradient by its sum over the ranks; a missing gradient counts as zero.
 
@@ -51,6 +59,10 @@ class Alone:
         """See ``Ranks``: the part is the whole."""
         del rows_B, num_rows
         return part.detach()
+
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
+        """See ``Ranks``: nothing to add."""
+        del tensors
 
     def add_gradients(self, parameters: Iterable[Tensor]) -> None:
         """See ``Ranks``: nothing to add."""

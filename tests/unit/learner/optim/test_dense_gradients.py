@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.support.environments import CARTPOLE
+from tests.unit.learner.ranks.threads import together
 from tests.unit.learner.trajectories import segment, version
 from tidegate.algorithms.actor_critic_settings import ActorCriticSettings
 from tidegate.core.records import Array, Trajectory
@@ -13,6 +14,7 @@ from tidegate.core.spaces import BoxSpace, MultiDiscreteSpace
 from tidegate.learner.optim import actor_critic
 from tidegate.learner.optim.actor_critic import ActorCriticTrainer
 from tidegate.learner.optim.dense_gradients import dense_gradients
+from tidegate.learner.ranks.port import ALONE, Ranks
 from tidegate.models.mlp import MlpPolicy
 from tidegate.models.policies import build_policy
 from tidegate.runtime.config import PolicyConfig
@@ -29,10 +31,10 @@ POLICIES = {
 }
 
 
-def trainer(name: str) -> ActorCriticTrainer:
+def trainer(name: str, ranks: Ranks = ALONE) -> ActorCriticTrainer:
     description, chosen = POLICIES[name]
     settings = ActorCriticSettings(epochs=2, minibatches=2, max_grad_norm=0.1)
-    return ActorCriticTrainer(build_policy(description, chosen), settings, seed=3, device=CPU)
+    return ActorCriticTrainer(build_policy(description, chosen), settings, seed=3, device=CPU, ranks=ranks)
 
 
 def batch(name: str, seed: int) -> list[Trajectory]:
@@ -54,9 +56,14 @@ def never(*_: object, **_named: object) -> None:
     """Leaves every policy to torch's graph."""
 
 
+@pytest.mark.parametrize("num_ranks", [1, 3])
 @pytest.mark.parametrize("name", POLICIES)
-def test_three_updates_equal_those_by_the_graph(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    written_out, policy = trained(trainer(name), name)
+def test_three_updates_equal_those_by_the_graph(
+    name: str, num_ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written_out, policy = together(
+        num_ranks, lambda ranks: trained(trainer(name, ranks if num_ranks > 1 else ALONE), name)
+    )[0]
     monkeypatch.setattr(actor_critic, "dense_gradients", never)
     by_graph, expected = trained(trainer(name), name)
     assert policy.keys() == expected.keys()

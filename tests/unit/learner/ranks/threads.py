@@ -26,6 +26,10 @@ class ThreadRanks:
         whole[rows_B] = part.detach()
         return self._sum(whole)
 
+    def add_up(self, tensors: Iterable[Tensor]) -> None:
+        for tensor in tensors:
+            tensor.copy_(self._sum(tensor))
+
     def add_gradients(self, parameters: Iterable[Tensor]) -> None:
         for parameter in parameters:
             parameter.grad = self._sum(
