@@ -56,7 +56,8 @@ def policy_enforcement() -> Generator[None]:
     finally:
         # Its pod is gone when this returns, and with it what it refused.
         place.kubectl("delete", "daemonset", _NAME, "--cascade=foreground", "--ignore-not-found")
-        run("kubectl", "delete", "namespace,clusterrole,clusterrolebinding", _NAME, "--wait=false")
+        # Waited for: the next module begins in a namespace of the same name.
+        run("kubectl", "delete", "namespace,clusterrole,clusterrolebinding", _NAME)
 
 
 def resolver_settings() -> list[str]:

@@ -139,6 +139,8 @@ class PodBackups:
         """
         leads = self._data_dir / "admission" / LEADER_FILE
         working: asyncio.Future[None] | None = None
+        # What this pod noted while it led, before it was restarted, is another one's by now.
+        expect_no_backups(self._data_dir)
         try:
             while True:
                 if leads.exists() and working is None:
