@@ -22,7 +22,8 @@ BETWEEN_SERVICES = {
     ("learner", "weight-distribution", GRPC),  # versions
     ("learner", "learner", ANY),  # rendezvous and collectives, on ports of torch's choice
     ("task-queue", "trajectory-store", GRPC),  # outcomes
-    # `kubectl exec` of status, audit and explain.
+    # `kubectl exec` of status, audit and explain; of pause, resume and await, which call its own Service.
+    ("admission", "admission", GRPC),
     ("admission", "task-queue", GRPC),
     ("admission", "trajectory-store", GRPC),
     ("admission", "learner", GRPC),

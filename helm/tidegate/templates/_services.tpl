@@ -32,10 +32,10 @@ learner:
 weight_distribution:
   {values: weightDistribution, name: weight-distribution, scalable: false, called: true, priority: control,
    calls: []}
-# Operators run `tidegate status`, `audit` and `explain` in its pod by kubectl exec.
+# Operators run commands in its pod by kubectl exec: status and audit call the others, pause and await admission itself.
 admission:
   {values: admission, name: admission, scalable: false, called: true, priority: control,
-   calls: ["task-queue:grpc", "trajectory-store:grpc", "learner:grpc", "weight-distribution:grpc"]}
+   calls: ["admission:grpc", "task-queue:grpc", "trajectory-store:grpc", "learner:grpc", "weight-distribution:grpc"]}
 {{- end -}}
 
 {{/* A service's section of the values merged over podDefaults: (list root row) */}}
