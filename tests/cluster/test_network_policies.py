@@ -79,7 +79,9 @@ def test_pods_reach_what_they_call(release: Namespace) -> None:
 def test_pods_reach_nothing_else(release: Namespace) -> None:
     require_enforcement(release)
     found = {flow for caller in SERVICES for flow in flows_from(release, caller)}
-    assert found == wanted()
+    # What a headless Service leads to may be the pod itself, whose own address no policy sees.
+    itself = {(service, service, GRPC) for service in SERVICES}
+    assert found - itself == wanted() - itself
 
 
 def wanted() -> set[Flow]:
@@ -93,8 +95,7 @@ def wanted() -> set[Flow]:
 
 def test_commands_in_the_pod_of_admission_are_answered(release: Namespace) -> None:
     require_enforcement(release)
-    release.tidegate("pause")
-    assert "paused" in release.tidegate("status")
+    assert "paused since" in release.tidegate("pause")
     release.tidegate("resume")
     trains(release, more=10, timeout_s=120)
 
