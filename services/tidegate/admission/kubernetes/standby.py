@@ -17,6 +17,7 @@ from tidegate.admission.kubernetes.lease import Election
 from tidegate.admission.kubernetes.main import connect_to_cluster
 from tidegate.catalogue import admission as statistics
 from tidegate.core.errors import TidegateError
+from tidegate.runtime.failure_log import ProblemLog
 from tidegate.runtime.service import ServiceContext
 
 
@@ -40,7 +41,8 @@ async def _lead_or_drain(context: ServiceContext, config: AdmissionConfig, acces
     kubernetes, clock, stats = config.kubernetes, context.clock, context.stats
     api = await connect_to_cluster(kubernetes)
     election, label = Election(api, access, lease_s=kubernetes.lease_s), LeaderLabel(api, access)
-    is_marked, problem = True, ""
+    is_marked = True
+    problems = ProblemLog(context.log.bind(what="wait for the Lease"), "kubernetes_failed")
     stats.set(statistics.KUBERNETES_LEADER, 0.0)
     leader_file = context.data_dir / LEADER_FILE
     try:
@@ -57,12 +59,10 @@ async def _lead_or_drain(context: ServiceContext, config: AdmissionConfig, acces
                 if is_marked:
                     await label.remove()
                     is_marked = False
-                problem = ""
+                problems.note("")
             except TidegateError as error:
                 stats.add(statistics.KUBERNETES_FAILURES)
-                if str(error) != problem:
-                    context.log.warning("kubernetes_failed", what="wait for the Lease", error=str(error))
-                problem = str(error)
+                problems.note(str(error))
             if await context.drain.sleep(kubernetes.sync_s):
                 return
     finally:
