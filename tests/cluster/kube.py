@@ -101,11 +101,21 @@ class Namespace:
         """Of the first container of a pod."""
         return int(self.get("pod", pod)["status"]["containerStatuses"][0]["restartCount"])
 
+    def workload(self, component: str) -> str:
+        """What has the pods of a component, as kubectl names it."""
+        kind = "deployment" if component in ("actor", "environment") else "statefulset"
+        return f"{kind}/{self.release}-{component}"
+
+    def leader(self) -> str:
+        """The pod of admission that holds the Lease; empty while none does."""
+        lease = self.get("lease", f"{self.release}-admission-leader")
+        return str(lease["spec"].get("holderIdentity", ""))
+
     def tidegate(self, *arguments: str, component: str = "admission", timeout_s: float = 300.0) -> str:
         """Run `tidegate` inside of a pod of the release, as NOTES.txt describes."""
-        kind = "deployment" if component in ("actor", "environment") else "statefulset"
-        where = f"{kind}/{self.release}-{component}"
-        return self.kubectl("exec", where, "--", "tidegate", *arguments, timeout_s=timeout_s)
+        return self.kubectl(
+            "exec", self.workload(component), "--", "tidegate", *arguments, timeout_s=timeout_s
+        )
 
     def status(self) -> Any:
         """``tidegate status --json``."""

@@ -20,7 +20,7 @@ S3_USER = {
 }
 
 # As PodSecurity restricted wants it.
-_RESTRICTED = {
+RESTRICTED = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "runAsNonRoot": True,
@@ -50,7 +50,7 @@ def start_server(
         "imagePullPolicy": "IfNotPresent",
         "env": [{"name": variable, "value": value} for variable, value in environment.items()],
         "readinessProbe": {"tcpSocket": {"port": port}, "periodSeconds": 1},
-        "securityContext": _RESTRICTED,
+        "securityContext": RESTRICTED,
         "volumeMounts": [{"name": "data", "mountPath": data}],
     }
     if arguments:

@@ -23,10 +23,6 @@ def release(namespace: str, tmp_path_factory: pytest.TempPathFactory) -> Namespa
     return made
 
 
-def holder(release: Namespace) -> str:
-    return str(release.get("lease", "two-admission-leader")["spec"].get("holderIdentity", ""))
-
-
 def other_than(pod: str) -> str:
     return "two-admission-1" if pod == "two-admission-0" else "two-admission-0"
 
@@ -49,12 +45,12 @@ def tidegate(release: Namespace, *arguments: str) -> str:
 def until_leads(release: Namespace, pod: str, *, timeout_s: float = 180.0) -> float:
     """Seconds until this pod, and no other, holds the Lease and is called."""
     return until(
-        f"{pod} leads", lambda: holder(release) == pod and called(release) == [pod], timeout_s=timeout_s
+        f"{pod} leads", lambda: release.leader() == pod and called(release) == [pod], timeout_s=timeout_s
     )
 
 
 def test_one_pod_leads_and_the_other_stands_by(release: Namespace) -> None:
-    leader = holder(release)
+    leader = release.leader()
     until_leads(release, leader)
     labels = {
         pod["metadata"]["name"]: pod["metadata"]["labels"].get(LABEL) for pod in release.pods("admission")
@@ -66,7 +62,7 @@ def test_one_pod_leads_and_the_other_stands_by(release: Namespace) -> None:
 
 
 def test_pause_holds_when_the_leader_is_deleted(release: Namespace, figures: dict[str, object]) -> None:
-    leader = holder(release)
+    leader = release.leader()
     tidegate(release, "pause", "--reason", "of this test")
     # The other one gets the Lease that a leader releases which ends, if the pod that replaces it does not come first.
     with release.unremovable(leader):
@@ -76,14 +72,14 @@ def test_pause_holds_when_the_leader_is_deleted(release: Namespace, figures: dic
     tidegate(release, "resume")
     trains(release, more=20, timeout_s=180)
     until("both are ready", lambda: len(release.ready("admission")) == 2, timeout_s=180)
-    assert holder(release) == other_than(leader), "it does not go back"
+    assert release.leader() == other_than(leader), "it does not go back"
 
 
 def test_leader_that_is_lost_with_its_node_is_replaced_while_the_run_trains(
     release: Namespace, figures: dict[str, object]
 ) -> None:
     """Its processes are gone without a word, and Kubernetes cannot remove its pod."""
-    leader = holder(release)
+    leader = release.leader()
     with release.unremovable(leader):
         release.kubectl("delete", "pod", leader, "--force", "--grace-period=0", "--wait=false")
         figures["leads_after_lost_node_s"] = until_leads(release, other_than(leader))
@@ -95,14 +91,14 @@ def test_leader_that_is_lost_with_its_node_is_replaced_while_the_run_trains(
 
 def test_leader_that_hears_nothing_of_its_end_ends_itself(release: Namespace) -> None:
     """As one that was cut off from the API server: another pod holds the Lease all of a sudden."""
-    leader = holder(release)
+    leader = release.leader()
     restarts = release.restarts(leader)
     taken = json.dumps({"spec": {"holderIdentity": other_than(leader)}})
     release.kubectl("patch", "lease", "two-admission-leader", "--type=merge", "--patch", taken)
     until_leads(release, other_than(leader))
     until("it started again", lambda: release.restarts(leader) > restarts, timeout_s=120)
     until("it stands by", lambda: len(release.ready("admission")) == 2, timeout_s=120)
-    assert holder(release) == other_than(leader)
+    assert release.leader() == other_than(leader)
 
 
 def test_upgrade_replaces_one_pod_after_the_other_and_the_run_trains_on(
@@ -118,7 +114,7 @@ def test_upgrade_replaces_one_pod_after_the_other_and_the_run_trains_on(
         "--wait",
     )
     figures["upgrade_s"] = time.monotonic() - started_s
-    until_leads(release, holder(release))
+    until_leads(release, release.leader())
     trains(release, more=20, timeout_s=180)
     balanced_audit(release)
     release.helm("uninstall", "--wait")

@@ -107,7 +107,7 @@ def test_admission_pod_that_takes_over_goes_on_with_the_backups(
     install_backed_up(release, cartpole_values(tmp_path, backup=BACKUP), *settings, run_id="cartpole-pods")
     until("two backups", lambda: newest_number(release) >= 2, timeout_s=300)
     for how, arguments in (("by_force", ("--force", "--grace-period=0")), ("deleted", ())):
-        leader = leading(release)
+        leader = release.leader()
         before = newest_number(release)
         release.kubectl("delete", "pod", leader, *arguments)
         figures[f"two_backups_after_leader_{how}_s"] = until(
@@ -116,14 +116,8 @@ def test_admission_pod_that_takes_over_goes_on_with_the_backups(
         until("both pods are ready", lambda: len(release.ready("admission")) == 2, timeout_s=180)
         problems = {pod: newest(release, pod).get("problem", "") for pod in release.ready("admission")}
         figures[f"problems_after_leader_{how}"] = problems
-        assert not problems[leading(release)], problems
+        assert not problems[release.leader()], problems
     balanced_audit(release)
-
-
-def leading(release: Namespace) -> str:
-    """The pod of admission that holds the Lease."""
-    lease = release.get("lease", f"{release.release}-admission-leader")
-    return str(lease["spec"]["holderIdentity"])
 
 
 def newest_number(release: Namespace) -> int:

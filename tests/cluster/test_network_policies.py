@@ -12,7 +12,8 @@ import pytest
 from tests.chart.rendering import SERVICES
 from tests.chart.test_network_policies import BETWEEN_SERVICES, BROKER, GRPC, TO_BROKER, Flow
 from tests.cluster.conftest import TAG
-from tests.cluster.kube import Namespace, balanced_audit, run, trains
+from tests.cluster.kube import Namespace, balanced_audit, trains
+from tests.cluster.servers import RESTRICTED
 
 pytestmark = [pytest.mark.cluster, pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -43,45 +44,46 @@ def reached(place: Namespace, workload: str, addresses: Sequence[str]) -> list[s
     return place.kubectl("exec", workload, "--", "python3", "-c", _CONNECT, *addresses).split()
 
 
-def flows_from(release: Namespace, caller: str) -> set[Flow]:
-    """The components that a pod of ``caller`` can connect to."""
-    kind = "deployment" if caller in ("actor", "environment") else "statefulset"
+@pytest.fixture(scope="module")
+def flows(release: Namespace) -> set[Flow]:
+    """What the pods of a release can connect to, of all that listens in it."""
     named = targets(release)
-    found = reached(release, f"{kind}/{release.release}-{caller}", list(named))
-    return {(caller, *named[address]) for address in found}
+    return {
+        (caller, *named[address])
+        for caller in SERVICES
+        for address in reached(release, release.workload(caller), list(named))
+    }
 
 
-def is_enforced(release: Namespace) -> bool:
-    return ("actor", "admission", GRPC) not in flows_from(release, "actor")
+def is_enforced(flows: set[Flow]) -> bool:
+    return ("actor", "admission", GRPC) not in flows
 
 
-def require_enforcement(release: Namespace) -> None:
-    if not is_enforced(release):
+@pytest.fixture
+def enforced(flows: set[Flow]) -> None:
+    if not is_enforced(flows):
         pytest.skip(
             "this cluster enforces no NetworkPolicy, and TIDEGATE_E2E_POLICY_IMAGE names no image that does"
         )
 
 
 def test_run_trains_and_is_accounted_for_under_the_policies(
-    release: Namespace, figures: dict[str, object]
+    release: Namespace, flows: set[Flow], figures: dict[str, object]
 ) -> None:
-    figures["policies_are_enforced"] = is_enforced(release)
+    figures["policies_are_enforced"] = is_enforced(flows)
     trains(release, more=50, timeout_s=300)
     balanced_audit(release)
     assert "Phase:          Succeeded" in release.helm("test", "--timeout", "5m")
 
 
-def test_pods_reach_what_they_call(release: Namespace) -> None:
-    found = {flow for caller in SERVICES for flow in flows_from(release, caller)}
-    assert wanted() <= found, "an allowed flow is refused"
+def test_pods_reach_what_they_call(flows: set[Flow]) -> None:
+    assert wanted() <= flows, "an allowed flow is refused"
 
 
-def test_pods_reach_nothing_else(release: Namespace) -> None:
-    require_enforcement(release)
-    found = {flow for caller in SERVICES for flow in flows_from(release, caller)}
+def test_pods_reach_nothing_else(enforced: None, flows: set[Flow]) -> None:
     # What a headless Service leads to may be the pod itself, whose own address no policy sees.
     itself = {(service, service, GRPC) for service in SERVICES}
-    assert found - itself == wanted() - itself
+    assert flows - itself == wanted() - itself
 
 
 def wanted() -> set[Flow]:
@@ -93,37 +95,29 @@ def wanted() -> set[Flow]:
     }
 
 
-def test_commands_in_the_pod_of_admission_are_answered(release: Namespace) -> None:
-    require_enforcement(release)
+def test_commands_in_the_pod_of_admission_are_answered(enforced: None, release: Namespace) -> None:
     assert "paused since" in release.tidegate("pause")
     release.tidegate("resume")
     trains(release, more=10, timeout_s=120)
 
 
-def test_only_admission_reaches_the_api_server(release: Namespace) -> None:
-    require_enforcement(release)
+def test_only_admission_reaches_the_api_server(enforced: None, release: Namespace) -> None:
     for service in SERVICES:
-        kind = "deployment" if service in ("actor", "environment") else "statefulset"
-        found = reached(release, f"{kind}/{release.release}-{service}", [API_SERVER])
+        found = reached(release, release.workload(service), [API_SERVER])
         assert bool(found) == (service == "admission"), service
 
 
 @pytest.mark.parametrize("where", ["its namespace", "another namespace"])
-def test_pod_that_is_not_of_the_run_reaches_none_of_it(release: Namespace, where: str) -> None:
-    require_enforcement(release)
+def test_pod_that_is_not_of_the_run_reaches_none_of_it(
+    enforced: None, release: Namespace, where: str
+) -> None:
     place = release if where == "its namespace" else Namespace("default", STRANGER)
     container = {
         "name": STRANGER,
         "image": f"tidegate-light:{TAG}",
         "imagePullPolicy": "IfNotPresent",
         "command": ["sleep", "infinity"],
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "capabilities": {"drop": ["ALL"]},
-            "runAsNonRoot": True,
-            "runAsUser": 65534,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": RESTRICTED,
     }
     pod = {
         "apiVersion": "v1",
@@ -137,13 +131,4 @@ def test_pod_that_is_not_of_the_run_reaches_none_of_it(release: Namespace, where
         # It has a network: no policy selects it.
         assert reached(place, STRANGER, [API_SERVER, *targets(release)]) == [API_SERVER]
     finally:
-        run(
-            "kubectl",
-            "--namespace",
-            place.namespace,
-            "delete",
-            "pod",
-            STRANGER,
-            "--force",
-            "--grace-period=0",
-        )
+        place.kubectl("delete", "pod", STRANGER, "--force", "--grace-period=0")
