@@ -8,6 +8,7 @@ import asyncio
 import signal
 import subprocess
 import time
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -247,7 +248,7 @@ class _RunLoop:
                 self._phase = TRAINING if self.first is not None else _before_training(values, self._platform)
             self._show()
             if own_values := await self._target.reached(
-                values, supervisor=self._platform.statistics(now_s=now_s)
+                values, supervisor=partial(self._platform.statistics, now_s=now_s)
             ):
                 self.values_at_end = values | own_values
                 return "target"

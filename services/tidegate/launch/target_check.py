@@ -6,7 +6,7 @@ say the same, asked over their own addresses.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -33,17 +33,17 @@ class TargetCheck:
         self._asked_at_s = float("-inf")
 
     async def reached(
-        self, claimed: Mapping[str, float], *, supervisor: ServiceStats | None = None
+        self, claimed: Mapping[str, float], *, supervisor: Callable[[], ServiceStats] | None = None
     ) -> dict[str, float]:
         """The processes' own values once they, and not only ``claimed``, meet the target; else none.
 
-        ``supervisor``: statistics of the process that asks.
+        ``supervisor``: reads statistics of the process that asks.
         """
         now_s = time.monotonic()
         if not self._target.reached(claimed) or now_s - self._asked_at_s < PERIOD_S:
             return {}
         self._asked_at_s = now_s
-        values = await own_values(self._record, reports=() if supervisor is None else (supervisor,))
+        values = await own_values(self._record, reports=() if supervisor is None else (supervisor(),))
         return values if self._target.reached(values) else {}
 
 
