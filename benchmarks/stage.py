@@ -74,7 +74,7 @@ async def stage(
     config = _write_folder(folder, record, passwords)
     supervisor = Supervisor()
     try:
-        supervisor.start(nats.process(config, log=folder / "nats-server.log"))
+        supervisor.start(nats.process(config, log=folder / "nats-server.log", environment={}))
         await nats.wait_ready(record.broker)
         topology = Topology(RunId(record.run_id))
         await connect_and_create_streams(

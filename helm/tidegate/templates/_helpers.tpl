@@ -267,7 +267,7 @@ services' code.
 {{- $own := get $run $service | default dict -}}
 {{- if eq $service "admission" }}{{ $own = omit $own "scaling" }}{{ end -}}
 {{- range $section, $_ := include "tidegate.services" $root | fromYaml }}{{ $run = omit $run $section }}{{ end -}}
-{{- $run = omit $run "staleness" "slos" "inference" "run" "until" "prices" "broker_port" "pass_env" -}}
+{{- $run = omit $run "staleness" "slos" "inference" "run" "until" "prices" "broker_port" "pass_env" "cores" -}}
 {{- range $section, $readers := include "tidegate.readers" . | fromYaml -}}
 {{- if not (has $service $readers) }}{{ $run = omit $run $section }}{{ end -}}
 {{- end -}}

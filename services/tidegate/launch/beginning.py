@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tidegate.core.errors import FolderInUseError
+from tidegate.launch.cores import check_machine
 from tidegate.launch.fork_server.preloading import fork_servers_first, load_shared
 from tidegate.launch.model_fit import check_model_fits
 from tidegate.launch.preflight import Preflight, PreflightError
@@ -49,6 +50,7 @@ def begun(plan: RunPlan, *, folder: Path) -> Generator[Preflight | None]:
 
     Raises:
         PreflightError: the environment, its settings or the policy cannot work, or its model does not fit this machine.
+        ConfigError: the machine does not have the cores that the run file names.
         TidegateError: the run is replicated to a PostgreSQL that cannot be used.
     """
     os.umask(PRIVATE_UMASK)  # of everything that this process and its children write
@@ -62,6 +64,7 @@ def begun(plan: RunPlan, *, folder: Path) -> Generator[Preflight | None]:
     )
     try:
         with nothing_left_of_a_refusal(folder):
+            check_machine(plan.file.cores)
             check_model_fits(plan)
             check_postgres(plan.file.postgres)
             load_shared()

@@ -33,7 +33,7 @@ HEALTH_BYTES_MAX = 1 << 16
 # How nats-server's health report words a stream that failed to write a message and stores none until a restart.
 WRITE_ERROR = b"write error"
 # Read by every program in Go.
-CORES_VARIABLE = "GOMAXPROCS"
+GO_CORES_VARIABLE = "GOMAXPROCS"
 
 
 class BrokerEndpoint(msgspec.Struct, frozen=True):
@@ -107,18 +107,18 @@ def _user(name: str, allowed: UserPermissions, password: str) -> dict[str, Any]:
     return {"user": name, "password": password, "permissions": may}
 
 
-def process(config: Path, *, log: Path) -> ProcessSpec:
+def process(config: Path, *, log: Path, environment: Mapping[str, str]) -> ProcessSpec:
     """The command of nats-server under the parent-death guard (``guarded``).
 
     It uses half of the cores: its idle threads poll for work on each core, which costs the other processes a seventh
-    of its own CPU time (measured on two cores).
+    of its own CPU time (measured on two cores). ``environment``: what it gets besides.
 
     Raises:
         ConfigError: there is no nats-server.
     """
     command = python_program("tidegate.launch.guarded", str(find_server()), "--config", str(config))
-    cores = os.environ.get(CORES_VARIABLE) or str(max(1, (os.cpu_count() or 1) // 2))
-    return ProcessSpec(BROKER, command, log, {CORES_VARIABLE: cores})
+    cores = os.environ.get(GO_CORES_VARIABLE) or str(max(1, (os.cpu_count() or 1) // 2))
+    return ProcessSpec(BROKER, command, log, {**environment, GO_CORES_VARIABLE: cores})
 
 
 async def wait_ready(broker: BrokerEndpoint, *, timeout_s: float = READY_TIMEOUT_S) -> None:

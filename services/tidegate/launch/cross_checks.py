@@ -8,6 +8,7 @@ from tidegate.catalogue import learner as learner_stats
 from tidegate.core.errors import ConfigError
 from tidegate.core.targets import RunTarget
 from tidegate.launch.algorithm_checks import check_algorithm
+from tidegate.launch.cores import check_cores
 from tidegate.launch.library_checks import check_libraries
 from tidegate.launch.q_learning_checks import check_q_learning
 from tidegate.launch.run_plan import RunFile
@@ -109,6 +110,7 @@ def check_plan(file: RunFile, services: dict[str, Any]) -> ConfigError | None:
         or _check_updates(file, services, algorithm=algorithm)
         or _check_services(file, services)
         or check_libraries(file, services)
+        or check_cores(file.cores)
         or _check_policy(file)
         or _check_warmup(file, services)
     )

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 
+from tidegate.runtime.own_cores import use_own_cores
 from tidegate.runtime.parent_death import guard
 
 SUPERVISOR_VARIABLE = "TIDEGATE_SUPERVISOR_PID"
@@ -29,5 +30,6 @@ def guard_by_supervisor() -> None:
 
 if __name__ == "__main__":
     guard_by_supervisor()
+    use_own_cores()
     os.environ[SUPERVISOR_VARIABLE] = str(os.getpid())
     os.execv(sys.argv[1], sys.argv[1:])  # the supervisor names the program

@@ -15,6 +15,7 @@ from tidegate.core.errors import TidegateError, UnavailableError
 from tidegate.launch import broker as nats
 from tidegate.launch import usage
 from tidegate.launch.board import Board
+from tidegate.launch.cores import OTHERS, cores_variable
 from tidegate.launch.fork_server.client import ServiceStarter
 from tidegate.launch.fork_server.kinds import LEARNER, PRELOADED
 from tidegate.launch.fork_server.preloading import end_unused_fork_servers, is_supported
@@ -134,7 +135,11 @@ class Platform:
 
     async def _start(self, preflight: Preflight | None) -> None:
         config = self.folder / "nats-server.conf"
-        broker = nats.process(config, log=log_of(self.folder, BROKER))
+        broker = nats.process(
+            config,
+            log=log_of(self.folder, BROKER),
+            environment=cores_variable(self.plan.file.cores, OTHERS),
+        )
         write_record(self.folder, self.record)
         write_passwords(self.folder, self._passwords)
         nats.write_config(

@@ -8,6 +8,7 @@ from tidegate.actor.gateway.config import HOST_VARIABLE, OPERATOR_KEY_VARIABLE
 from tidegate.core.errors import ConfigError
 from tidegate.environment.verifiers.settings import JudgeSettings
 from tidegate.launch.cluster import PASSWORD_VARIABLE, USER_VARIABLE
+from tidegate.launch.cores import cores_variable
 from tidegate.launch.fork_server import kinds
 from tidegate.launch.fork_server.preloading import THREAD_VARIABLES, is_supported
 from tidegate.launch.programs import ProcessSpec
@@ -40,6 +41,7 @@ def service_process(
         log=log_of(folder, instance),
         environment={
             **_thread_variables(),
+            **cores_variable(plan.file.cores, service),
             USER_VARIABLE: user_of(service),
             PASSWORD_VARIABLE: password,
         },

@@ -35,6 +35,9 @@ RunName = Annotated[
     ),
 ]
 REPLICAS_MAX = 256
+CoreNumbers = Annotated[
+    tuple[Annotated[int, msgspec.Meta(ge=0, le=8191)], ...], msgspec.Meta(min_length=1, max_length=8192)
+]
 
 
 class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -46,8 +49,10 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``until``: the target of the run, as for ``--until``; empty runs until stopped. ``drain_timeout_s``: seconds a
     service has to finish what it holds. ``broker_port``: 0 takes a free one. ``pass_env``: environment variables of
     your shell that all processes of `tidegate up` inherit, besides those that programs and libraries read and those
-    that a service's own section names (a judge's key). ``files_dir``: the folder of the files that a run file names
-    (own code, datasets); relative to the run file, whose own folder it is by default. ``begin_from``: the folder of
+    that a service's own section names (a judge's key). ``cores``: numbers of the processor cores that processes of
+    `tidegate up` may use, by service; ``others``: all that are not named, and the broker. Empty: every core. On Linux
+    only; in a cluster the kubelet assigns cores. ``files_dir``: the folder of the files that a run file names (own code,
+    datasets); relative to the run file, whose own folder it is by default. ``begin_from``: the folder of
     another run, whose newest policy this run's first version is, with a new optimiser; ``FOLDER@best`` and
     ``FOLDER@0-3fa2@40`` name a version. Relative to the run file, or to where the run is started.
     ``track``: experiment trackers that `tidegate up` runs beside it; ``notify``: a webhook that it posts to;
@@ -78,6 +83,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     drain_timeout_s: PositiveSeconds = 10.0
     broker_port: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     pass_env: tuple[str, ...] = ()
+    cores: Annotated[dict[str, CoreNumbers], msgspec.Meta(max_length=64)] = {}
     files_dir: str = ""
     begin_from: str = ""
 

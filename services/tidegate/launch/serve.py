@@ -45,6 +45,7 @@ from tidegate.runtime.files import PRIVATE_UMASK
 from tidegate.runtime.instances import REPLICATED
 from tidegate.runtime.loading import load
 from tidegate.runtime.own_code.loading import make_importable
+from tidegate.runtime.own_cores import use_own_cores
 from tidegate.runtime.termination_message import write_termination_message
 from tidegate.wire.permissions import user_of
 
@@ -52,6 +53,7 @@ from tidegate.wire.permissions import user_of
 def main(arguments: list[str]) -> int:
     """Parse the arguments of ``serve`` and run the service; returns the exit code."""
     guard_by_supervisor()
+    use_own_cores()
     parser = argument_parser()
     chosen = parser.parse_args(arguments)
     if (chosen.cluster is None) != (chosen.data_dir is None):
