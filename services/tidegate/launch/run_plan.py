@@ -51,8 +51,8 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     your shell that all processes of `tidegate up` inherit, besides those that programs and libraries read and those
     that a service's own section names (a judge's key). ``cores``: numbers of the processor cores that processes of
     `tidegate up` may use, by service; ``others``: all that are not named, and the broker. Empty: every core. On Linux
-    only; in a cluster the kubelet assigns cores. ``files_dir``: the folder of the files that a run file names (own code,
-    datasets); relative to the run file, whose own folder it is by default. ``begin_from``: the folder of
+    only; in a cluster the kubelet assigns cores. ``files_dir``: the folder of the files that a run file names (own
+    code, datasets); relative to the run file, whose own folder it is by default. ``begin_from``: the folder of
     another run, whose newest policy this run's first version is, with a new optimiser; ``FOLDER@best`` and
     ``FOLDER@0-3fa2@40`` name a version. Relative to the run file, or to where the run is started.
     ``track``: experiment trackers that `tidegate up` runs beside it; ``notify``: a webhook that it posts to;

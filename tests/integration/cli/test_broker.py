@@ -57,7 +57,7 @@ def start(
         store=store or folder / "nats",
         monitor_port=monitor_port or free_port(),
     )
-    supervisor.start(process(config, log=folder / "nats.log"))
+    supervisor.start(process(config, log=folder / "nats.log", environment={}))
     return broker
 
 
