@@ -115,3 +115,19 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Report a failure once more where Python could not parse the source that the report shows.
+
+    A collection of garbage during `ast.parse` may log a traceback, which parses as well; Python 3.11 then raises a
+    SystemError (CPython issue 106905, pytest issue 10763), and pytest would end the whole worker with it.
+    """
+    try:
+        return (yield)
+    except SystemError:
+        gc.collect()
+        return pytest.TestReport.from_item_and_call(item, call)
