@@ -111,8 +111,10 @@ class FakeStore:
         self.consumed.extend(
             (batch.batch_id, version_from_proto(batch.version)) for batch in request.consumed
         )
+        trained = {batch.batch_id for batch in request.consumed}
         for lease in self.leases.values():
-            self.available.extend(lease.trajectories)
+            if lease.batch_id not in trained:
+                self.available.extend(lease.trajectories)
         self.leases.clear()
         self._leave("OpenLineage")
         return pb.OpenLineageResponse(lineages=tree_to_proto(self.tree))
