@@ -12,6 +12,7 @@ from tidegate.core.errors import ConfigError
 _AT = re.compile(r"^(?P<problem>.*?)(?: - at `(?P<path>.*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"unknown field `(?P<key>.*)`")
 _MISSING = re.compile(r"missing required field `(?P<key>.*)`")
+ANY_KEY = "..."
 _STEP = re.compile(r"\[(\d+|\.\.\.)\]|\.?([^.\[\]]+)")
 
 
@@ -31,7 +32,8 @@ def explain_validation(
     """
     match = _AT.match(str(error))
     problem, inner = (match["problem"], match["path"] or "$") if match else (str(error), "$")
-    steps = [step[0] or step[1] for step in _STEP.findall(inner.removeprefix("$"))]
+    found_steps = [step[0] or step[1] for step in _STEP.findall(inner.removeprefix("$"))]
+    steps = _with_keys(found_steps, value, kind)
     place = ".".join([*([path] if path else []), *steps])
     if isinstance(error.__cause__, ValueError):  # raised by the type itself, about several of its fields
         where = f"{place}: " if place else ""
@@ -61,6 +63,27 @@ def _unknown_field(key: str, known: list[str], *, place: str, source: str) -> Co
     return ConfigError(
         f"{source}: unknown field `{key}` {where}{guess} Known here are {', '.join(known) or 'no others'}"
     )
+
+
+def _with_keys(steps: list[str], value: object, kind: type[Any]) -> list[str]:
+    """``steps`` with the key of each mapping, for which msgspec writes three dots: the first whose value is refused."""
+    named: list[str] = []
+    for step in steps:
+        mapping = _value_at(value, named)
+        if step == ANY_KEY and isinstance(mapping, dict):
+            hint = _hint_at(kind, [*named, step])
+            items = cast("dict[Any, Any]", mapping).items()
+            step = next((str(key) for key, each in items if not _fits(each, hint)), step)
+        named.append(step)
+    return named
+
+
+def _fits(value: object, hint: Any) -> bool:
+    try:
+        msgspec.convert(value, hint)
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _hint_at(hint: Any, steps: list[str]) -> Any:
@@ -152,10 +175,13 @@ _PLAIN = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 def _describe(hint: Any) -> str:
     """The type and range of a field, as text."""
     limits: list[str] = []
+    not_empty = ""
     while get_origin(hint) is Annotated:
         limits += [
             text for meta in get_args(hint)[1:] if isinstance(meta, msgspec.Meta) for text in _limits(meta)
         ]
+        if any(isinstance(meta, msgspec.Meta) and meta.min_length for meta in get_args(hint)[1:]):
+            not_empty = ", not empty"
         hint = get_args(hint)[0]
     bare = _bare(hint)
     origin = get_origin(bare)
@@ -164,7 +190,7 @@ def _describe(hint: Any) -> str:
     if _is_struct(bare):
         return f"a section with {', '.join(_fields(bare))}"
     if origin in (tuple, list):
-        return f"a list, each {_describe(get_args(bare)[0])}"
+        return f"a list, each {_describe(get_args(bare)[0])}{not_empty}"
     if origin is dict:
         return f"a mapping, each value {_describe(get_args(bare)[1])}"
     if tags := _tags(bare):

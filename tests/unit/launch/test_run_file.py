@@ -116,6 +116,7 @@ def test_typo_is_named_at_every_depth(override: str, hint: str) -> None:
         ("policy.kind=tree", "policy.kind: There is no 'tree' among the policies"),
         ("actor.replicas=0", "actor.replicas is 0; it must be a whole number >= 1 and <= 256"),
         ("run=Cart_Pole", "run is 'Cart_Pole'; it must be a text of 1-40 lower-case letters"),
+        ("environment.rewards={task: yes}", "environment.rewards.task is True; it must be a number >= -1000"),
         ("workload=3", "workload is 3; it must be a section with kind, env"),
         ("learner=[]", "learner is []; it must be a section with"),
         ("batch_size=", "batch_size is empty; it must be a whole number >= 1"),
