@@ -22,7 +22,9 @@ QUICK_WINDOW_S = 6.0
 # Of issue 16.
 RATIO_MIN = 0.85
 STEPS_PER_CPU_S_MIN = 32_000.0
-STEPS_TO_TARGET_MAX = 120_000.0
+STEPS_TO_TARGET_MAX = 100_000.0
+# With long segments, which need more.
+STEPS_TO_TARGET_MAX_LONG = 120_000.0
 # What differs from the run file, by label.
 TWO_UPDATES = ("batch_size=2", "learner.updates_per_version=2", "staleness.max_lag=1")
 # Of two segments a version: what a version and a message cost is shared by two and a half times as many steps. Gradient
@@ -34,11 +36,12 @@ LONG_SEGMENTS = (
     "learner.actor_critic.anneal_updates=20",
     "learner.actor_critic.learning_rate=0.003",
 )
+LONG = "segments of 320 steps"
 CASES: dict[str, tuple[str, ...]] = {
     "": (),
     "two updates a version": TWO_UPDATES,
-    "segments of 320 steps": LONG_SEGMENTS,
-    "segments of 320 steps, cores": (
+    LONG: LONG_SEGMENTS,
+    f"{LONG}, cores": (
         *LONG_SEGMENTS,
         "cores={learner: [0], others: [1]}",
         "telemetry.stats_period_s=1",
@@ -81,6 +84,7 @@ def run(setting: BenchSetting) -> BenchResult:
 
 def _rows(case: str, ours: list[TrainingRun], peer: list[TrainingRun]) -> list[Row]:
     suffix = f", {case}" if case else ""
+    steps_max = STEPS_TO_TARGET_MAX_LONG if case.startswith(LONG) else STEPS_TO_TARGET_MAX
     return [
         row(
             f"steps a CPU-second, steady{suffix}",
@@ -111,7 +115,7 @@ def _rows(case: str, ours: list[TrainingRun], peer: list[TrainingRun]) -> list[R
             f"steps to a mean return of {TARGET_RETURN:g}{suffix}",
             "steps",
             _steps_to_target(ours),
-            goal=Goal(STEPS_TO_TARGET_MAX, "at_most", "figure"),
+            goal=Goal(steps_max, "at_most", "figure"),
         ),
         row(f"steps to {TARGET_RETURN:g}, the peer{suffix}", "steps", _steps_to_target(peer)),
         row(

@@ -1,4 +1,4 @@
-"""What a run keeps from other users of the machine and its services from each other, and the cores they may use."""
+"""What a run keeps from other users of the machine, and its services from each other."""
 
 import contextlib
 import json
@@ -29,22 +29,11 @@ def open_to_others(folder: Path) -> list[str]:
     return found
 
 
-def cores_of_threads(pid: int) -> set[str]:
-    """The cores that the kernel gives the threads of a process, as it writes them."""
-    found: set[str] = set()
-    for status in Path(f"/proc/{pid}/task").glob("*/status"):
-        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-            lines = status.read_text().splitlines()
-            found |= {line.split()[1] for line in lines if line.startswith("Cpus_allowed_list:")}
-    return found
-
-
 def test_no_process_has_the_secrets_of_the_shell_and_no_file_is_open_to_others(
     start: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dumps = tmp_path / "dumps"
     dumps.mkdir()
-    first, *_, last = sorted(os.sched_getaffinity(0)) * 2
     for name, value in {**SECRETS, FOLDER_VARIABLE: str(dumps)}.items():
         monkeypatch.setenv(name, value)
     run = start(
@@ -55,24 +44,13 @@ def test_no_process_has_the_secrets_of_the_shell_and_no_file_is_open_to_others(
             "--set",
             "workload.env=tests.support.dumping_env:Dumping-v0",
         ),
-        *(
-            "--set",
-            f"pass_env=[{FOLDER_VARIABLE}]",
-            "--set",
-            f"cores={{learner: [{first}], others: [{last}]}}",
-        ),
+        *("--set", f"pass_env=[{FOLDER_VARIABLE}]"),
     )
     run.until(lambda: len(run.steps()) >= 2, timeout_s=300, what="training")
     for process in psutil.Process(run.process.pid).children(recursive=True):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             started_with = Path(f"/proc/{process.pid}/environ").read_bytes()
             assert not [name for name, value in SECRETS.items() if value.encode() in started_with], process
-    processes = json.loads((run.folder / "processes.json").read_text())["processes"]
-    assert {"learner", "nats-server", "actor-0", "trajectory_store"} <= processes.keys()
-    for name, process in processes.items():
-        if not name.endswith("fork-server"):
-            core = first if name == "learner" else last
-            assert cores_of_threads(process["pid"]) == {str(core)}, name
     seen = [json.loads(path.read_text()) for path in dumps.glob("*.json")]
     assert any("serve actor" in each["title"] for each in seen)
     for each in seen:

@@ -19,13 +19,13 @@ Cores = Mapping[str, tuple[int, ...]]
 
 def check_cores(cores: Cores) -> ConfigError | None:
     """The first name of ``cores`` that is no service's, or None."""
-    for name in cores:
-        if name not in SERVICES and name != OTHERS:
-            return ConfigError(
-                f"cores names {name!r}, which is no service",
-                fix=f"name one of {', '.join(SERVICES)}, or {OTHERS} for all that are not named",
-            )
-    return None
+    unknown = sorted(cores.keys() - {*SERVICES, OTHERS})
+    if not unknown:
+        return None
+    return ConfigError(
+        f"cores names {unknown[0]!r}, which is no service",
+        fix=f"name one of {', '.join(SERVICES)}, or {OTHERS} for all that are not named",
+    )
 
 
 def check_machine(cores: Cores) -> None:

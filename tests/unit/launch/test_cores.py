@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,11 @@ def test_service_that_is_not_named_uses_every_core() -> None:
 
 @pytest.mark.parametrize(
     ("cores", "problem"),
-    [("{lerner: [0]}", "'lerner', which is no service"), ("{learner: []}", "1"), ("{learner: [-1]}", "0")],
+    [
+        ("{lerner: [0]}", "'lerner', which is no service"),
+        ("{others: [1], learner: []}", r"cores.learner is \[\]; it must be a list, .*, not empty"),
+        ("{others: [1], learner: [0, -1]}", r"cores.learner.1 is -1; it must be a whole number >= 0"),
+    ],
 )
 def test_cores_that_cannot_be_meant_are_refused_with_the_run_file(cores: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
@@ -58,24 +61,22 @@ def test_core_that_this_machine_does_not_have_is_refused_by_its_number() -> None
         check_machine({"others": (min(usable), 8191)})
 
 
+# Prints the cores of a thread.
+SHOW = "import os, threading; threading.Thread(target=lambda: print(*os.sched_getaffinity(0))).start()"
+# The broker's program becomes another one. A service does no more here than refuse its arguments.
+BROKER = ["-m", "tidegate.launch.guarded", sys.executable, "-c", SHOW]
+SERVICE = [
+    "-c",
+    "from contextlib import suppress\nfrom tidegate.launch import serve\n"
+    f"with suppress(SystemExit): serve.main(['learner', '--cluster', 'x'])\n{SHOW}",
+]
+
+
 @NEEDS_LINUX
-@pytest.mark.parametrize("module", ["tidegate.launch.guarded", "tidegate.cli.main"])
-def test_process_takes_its_cores_before_it_does_anything_else(module: str) -> None:
-    """The broker, by the program that becomes it, and a service: also their threads and children."""
+@pytest.mark.parametrize("arguments", [BROKER, SERVICE], ids=["broker", "service"])
+def test_threads_and_programs_of_a_process_have_its_cores(arguments: list[str]) -> None:
     core = max(os.sched_getaffinity(0))
-    shows = "import os, threading; t = threading.Thread(target=lambda: print(*os.sched_getaffinity(0))); t.start()"
-    if module == "tidegate.cli.main":  # a service does no more than refuse its arguments here
-        shows = textwrap.dedent(f"""
-            import os
-            from tidegate.launch import serve
-            try:
-                serve.main(["learner", "--cluster", "x"])
-            except SystemExit:
-                {shows}
-        """).replace("import os, threading; ", "import threading; ")
-        command = [sys.executable, "-c", shows]
-    else:
-        command = [sys.executable, "-m", module, sys.executable, "-c", shows]
     environment = {**os.environ, CORES_VARIABLE: str(core)}
+    command = [sys.executable, *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.split() == [str(core)], done.stderr
