@@ -24,7 +24,7 @@ from tidegate.core.errors import (
     TidegateError,
     UnavailableError,
 )
-from tidegate.runtime.broker_client import ReconnectingClient
+from tidegate.runtime.broker_client import BrokerClient
 from tidegate.runtime.broker_password import BrokerPassword
 from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.client_tasks import SEND_ERRORS, ended_task
@@ -108,8 +108,8 @@ async def _end(client: Client) -> None:
 
 
 async def _connected(
-    begin: Callable[[Client], Coroutine[Any, Any, None]], *, url: str, clock: Clock, timeout_s: float
-) -> Client:
+    begin: Callable[[BrokerClient], Coroutine[Any, Any, None]], *, url: str, clock: Clock, timeout_s: float
+) -> BrokerClient:
     """A client that ``begin`` connected, at one of its attempts.
 
     Raises:
@@ -117,7 +117,7 @@ async def _connected(
     """
     deadline_s = clock.monotonic_s() + timeout_s
     while True:
-        client = ReconnectingClient()
+        client = BrokerClient()
         try:
             # The client retries by itself, but after a failed TLS handshake it waits without end: a new one continues.
             left_s = deadline_s - clock.monotonic_s()
@@ -140,7 +140,7 @@ class Bus:
 
     def __init__(
         self,
-        client: Client,
+        client: BrokerClient,
         topology: Topology,
         clock: Clock,
         *,
@@ -189,7 +189,7 @@ class Bus:
             UnavailableError: no broker answered within ``timeout_s``.
         """
         bus: Bus | None = None
-        client: Client | None = None
+        client: BrokerClient | None = None
         identity = broker_identity()
 
         async def renew_identity() -> None:
@@ -211,7 +211,7 @@ class Bus:
         failures = BusFailures(name=name, user=user)
         current = password if isinstance(password, BrokerPassword) else BrokerPassword(lambda: (password,))
 
-        def begin(opened: Client) -> Coroutine[Any, Any, None]:
+        def begin(opened: BrokerClient) -> Coroutine[Any, Any, None]:
             nonlocal client
             client = opened
             # Seconds; the library annotates int, and its code accepts any number.

@@ -11,16 +11,15 @@ import contextlib
 import itertools
 import json
 from collections import deque
+from collections.abc import Sequence
 
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from tidegate.runtime.broker_client import BrokerClient, Received
 from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.client_tasks import SEND_ERRORS
 from tidegate.runtime.clock import Clock
 from tidegate.runtime.races import is_set_within
-from tidegate.runtime.subscribing import subscribe
 from tidegate.wire.subjects import DurableName
 
 # A request that was lost without a reconnect ends only at its own expiry, hence the cap.
@@ -31,6 +30,7 @@ PAUSE_S = 0.05
 EXPIRY_GRACE_S = 0.25
 # For the broker's last messages to a consumer that closes; beyond it they are redelivered after their ack wait.
 CLOSE_TIMEOUT_S = 2.0
+ACK = b"+ACK"
 
 
 class Delivery:
@@ -38,11 +38,11 @@ class Delivery:
 
     __slots__ = ("_client", "_reply", "data", "headers", "subject")
 
-    def __init__(self, client: Client, message: Msg) -> None:
+    def __init__(self, client: BrokerClient, message: Received) -> None:
         self._client = client
         self._reply = message.reply
         self.data = message.data
-        self.headers: dict[str, str] = message.headers or {}
+        self.headers = message.headers
         self.subject = message.subject
 
     @property
@@ -66,7 +66,15 @@ class Delivery:
 
     async def ack(self) -> None:
         """The work is durable elsewhere: the stream may delete the message."""
-        await self._answer(b"+ACK")
+        await self._answer(ACK)
+
+    @staticmethod
+    async def ack_all(deliveries: Sequence["Delivery"]) -> None:
+        """Acknowledge deliveries of one consumer, as one command."""
+        if not deliveries:
+            return
+        with contextlib.suppress(*SEND_ERRORS):  # see ``_answer``
+            await deliveries[0]._client.answer([delivery._reply for delivery in deliveries], ACK)
 
     async def nak(self, delay_s: float = 0.0) -> None:
         """Request redelivery to any consumer after ``delay_s``."""
@@ -83,7 +91,7 @@ class Delivery:
 
     async def _answer(self, body: bytes) -> None:
         try:
-            await self._client.publish(self._reply, body)
+            await self._client.answer([self._reply], body)
         except SEND_ERRORS:
             return  # a lost answer means a redelivery, which every reader must handle anyway
 
@@ -91,7 +99,7 @@ class Delivery:
 class Consumer:
     """Readers of one durable. Not for concurrent ``fetch`` calls: one loop owns it."""
 
-    def __init__(self, client: Client, durable: DurableName, clock: Clock) -> None:
+    def __init__(self, client: BrokerClient, durable: DurableName, clock: Clock) -> None:
         """Use ``open``."""
         self._client = client
         self._clock = clock
@@ -99,7 +107,7 @@ class Consumer:
         self._inbox = client.new_inbox()
         self._requests = itertools.count()
         self._last_request = -1
-        self._ready: deque[Msg] = deque()
+        self._ready: deque[Received] = deque()
         self._arrived = asyncio.Event()
         self._credits = 0
         self._expires_at_s = 0.0
@@ -111,14 +119,14 @@ class Consumer:
 
     @classmethod
     async def open(
-        cls, client: Client, durable: DurableName, clock: Clock, failures: BusFailures
+        cls, client: BrokerClient, durable: DurableName, clock: Clock, failures: BusFailures
     ) -> "Consumer":
         """Bind to a durable that exists."""
         consumer = cls(client, durable, clock)
-        consumer._subscription = await subscribe(client, f"{consumer._inbox}.*", consumer._receive, failures)
+        consumer._subscription = await client.follow(f"{consumer._inbox}.*", consumer._receive, failures)
         return consumer
 
-    async def _receive(self, message: Msg) -> None:
+    def _receive(self, message: Received) -> None:
         if message.reply.startswith("$JS.ACK."):
             self._ready.append(message)
             self._credits = max(0, self._credits - 1)
@@ -126,7 +134,7 @@ class Consumer:
             # A status: the request expired, or the consumer or its leader went away. Ask again at the next fetch.
             if message.subject.endswith(f".{self._last_request}"):
                 self._credits = 0
-            status = (message.headers or {}).get("Status", "")
+            status = message.headers.get("Status", "")
             if status not in ("404", "408", "100"):
                 self.request_errors_total += 1
                 self._refused = True
@@ -169,7 +177,7 @@ class Consumer:
         self._expires_at_s = now_s + WAIT_MAX_S + EXPIRY_GRACE_S
         body = json.dumps({"batch": batch, "expires": int(WAIT_MAX_S * 1e9)}).encode()
         try:
-            await self._client.publish(self._next_subject, body, reply=f"{self._inbox}.{self._last_request}")
+            await self._client.send(self._next_subject, body, reply=f"{self._inbox}.{self._last_request}")
         except SEND_ERRORS:
             self._credits = 0
 

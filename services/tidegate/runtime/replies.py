@@ -7,14 +7,12 @@ us of CPU, 22 here).
 
 import asyncio
 import itertools
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
-from nats.aio.client import Client
-from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
+from tidegate.runtime.broker_client import BrokerClient, Received
 from tidegate.runtime.bus_failures import BusFailures
-from tidegate.runtime.subscribing import subscribe
 
 # The broker's own answer for a subject without subscribers.
 NO_RESPONDERS = "503"
@@ -33,7 +31,7 @@ class Replies:
     sending it (5 us of CPU).
     """
 
-    def __init__(self, client: Client, failures: BusFailures) -> None:
+    def __init__(self, client: BrokerClient, failures: BusFailures) -> None:
         self._client = client
         self._failures = failures
         self._inbox = client.new_inbox()
@@ -60,9 +58,7 @@ class Replies:
         if self._sweeper is None:
             self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop)
         try:
-            await self._client.publish(
-                subject, data, reply=f"{self._inbox}.{number}", headers=cast("dict[str, Any]", headers)
-            )
+            await self._client.send(subject, data, reply=f"{self._inbox}.{number}", headers=headers)
             return await answer
         finally:
             del self._waiting[number]
@@ -79,14 +75,14 @@ class Replies:
         self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop) if is_waiting else None
 
     async def _listen(self) -> None:
-        await subscribe(self._client, f"{self._inbox}.*", self._receive, self._failures)
+        await self._client.follow(f"{self._inbox}.*", self._receive, self._failures)
 
-    async def _receive(self, message: Msg) -> None:
+    def _receive(self, message: Received) -> None:
         waiting = self._waiting.get(message.subject.rpartition(".")[2])
         if waiting is None or waiting.answer.done():
             return  # too late
         answer = waiting.answer
-        if not message.data and (message.headers or {}).get("Status") == NO_RESPONDERS:
+        if not message.data and message.headers.get("Status") == NO_RESPONDERS:
             answer.set_exception(NoRespondersError())
         else:
             answer.set_result(message.data)

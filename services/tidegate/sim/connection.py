@@ -1,17 +1,18 @@
-"""The part of nats-py's client that ``runtime`` uses, connected to the simulated broker."""
+"""The part of the broker's client that ``runtime`` uses, connected to the simulated broker."""
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
 
 import msgspec
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from tidegate.core.errors import UnavailableError
+from tidegate.runtime.broker_client import BrokerClient, Receive, Received
+from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.streams import REQUEST_TIMEOUT_S
 from tidegate.sim.broker import NAME, SimulatedBroker
 from tidegate.sim.management import Manager
@@ -89,9 +90,9 @@ class Connection:
         self.is_connected = broker.up
         broker.connect(self)
 
-    def as_client(self) -> Client:
-        """For code that is typed for nats-py."""
-        return cast("Client", self)
+    def as_client(self) -> BrokerClient:
+        """For code that is typed for the real one."""
+        return cast("BrokerClient", self)
 
     async def wait_connected(self, *, timeout_s: float) -> None:
         """Return once the broker is reachable.
@@ -160,11 +161,33 @@ class Connection:
         """Send and forget."""
         self._send(lambda: self._broker.publish(self, subject, data, headers or {}, reply))
 
+    async def send(
+        self, subject: str, data: bytes, *, reply: str = "", headers: Headers | None = None
+    ) -> None:
+        """Send and forget."""
+        await self.publish(subject, data, reply, headers)
+
+    async def answer(self, replies: Sequence[str], body: bytes) -> None:
+        """Send ``body`` to each of these subjects."""
+        for reply in replies:
+            await self.publish(reply, body)
+
     async def subscribe(self, subject: str, cb: Callback) -> _Handle:
         """Call ``cb`` with every message of a subject, one after the other."""
         subscription = _Subscription(subject, cb)
         self._subscriptions.append(subscription)
         return _Handle(self, subscription)
+
+    async def follow(self, subject: str, receive: Receive, failures: BusFailures) -> _Handle:
+        """Pass ``receive`` every message of a subject, one after the other."""
+
+        async def passed(message: Msg) -> None:
+            try:
+                receive(Received(message.subject, message.reply, message.data, message.headers or {}))
+            except Exception as error:
+                failures.note_message(subject, error)
+
+        return await self.subscribe(subject, passed)
 
     def forget(self, subscription: _Subscription) -> None:
         """End a subscription."""

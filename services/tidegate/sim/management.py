@@ -5,9 +5,9 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 import nats.js.errors
-from nats.aio.client import Client
 from nats.js import api
 
+from tidegate.runtime.broker_client import BrokerClient
 from tidegate.runtime.streams import REQUEST_TIMEOUT_S
 from tidegate.sim.broker import SimulatedBroker
 from tidegate.sim.streams import Headers, StreamLimits
@@ -42,9 +42,9 @@ class BootstrapClient:
     def __init__(self, broker: SimulatedBroker) -> None:
         self._broker = broker
 
-    def as_client(self) -> Client:
+    def as_client(self) -> BrokerClient:
         """For code that is typed for nats-py."""
-        return cast("Client", self)
+        return cast("BrokerClient", self)
 
     def jsm(self, **_options: float) -> "Manager":
         """JetStream's management."""

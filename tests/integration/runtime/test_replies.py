@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
 from tests.support.broker import Broker
+from tidegate.runtime.broker_client import BrokerClient
 from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.replies import SWEEP_S, Replies
 from tidegate.runtime.subscribing import subscribe
@@ -17,14 +17,14 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-async def client(nats: Broker) -> AsyncGenerator[Client]:
-    client = Client()
+async def client(nats: Broker) -> AsyncGenerator[BrokerClient]:
+    client = BrokerClient()
     await client.connect(nats.url)
     yield client
     await client.close()
 
 
-async def answer_when(client: Client, subject: str, released: asyncio.Event) -> None:
+async def answer_when(client: BrokerClient, subject: str, released: asyncio.Event) -> None:
     """Answer every request with the request's body, once ``released`` is set."""
 
     async def receive(message: Msg) -> None:
@@ -34,7 +34,7 @@ async def answer_when(client: Client, subject: str, released: asyncio.Event) -> 
     await subscribe(client, subject, receive, BusFailures())
 
 
-async def answer_after(client: Client, subject: str, delay_s: float) -> None:
+async def answer_after(client: BrokerClient, subject: str, delay_s: float) -> None:
     """Answer every request with the request's body, late."""
     later: set[asyncio.Task[None]] = set()
 
@@ -48,7 +48,7 @@ async def answer_after(client: Client, subject: str, delay_s: float) -> None:
     await subscribe(client, subject, receive, BusFailures())
 
 
-async def test_answers_that_overtake_each_other_find_their_requests(client: Client) -> None:
+async def test_answers_that_overtake_each_other_find_their_requests(client: BrokerClient) -> None:
     await answer_after(client, "slow", 0.2)
     await answer_after(client, "fast", 0.0)
     replies = Replies(client, BusFailures())
@@ -59,7 +59,7 @@ async def test_answers_that_overtake_each_other_find_their_requests(client: Clie
     assert await asyncio.gather(*requests) == [b"0", b"1", b"2", b"3"]
 
 
-async def test_request_without_an_answer_ends_at_its_own_deadline(client: Client) -> None:
+async def test_request_without_an_answer_ends_at_its_own_deadline(client: BrokerClient) -> None:
     released = asyncio.Event()
     await answer_when(client, "silent", asyncio.Event())
     await answer_when(client, "slow", released)
@@ -76,7 +76,7 @@ async def test_request_without_an_answer_ends_at_its_own_deadline(client: Client
     assert await waiting == b"x"
 
 
-async def test_late_answer_reaches_no_other_request(client: Client) -> None:
+async def test_late_answer_reaches_no_other_request(client: BrokerClient) -> None:
     released = asyncio.Event()
     await answer_when(client, "slow", released)
     await answer_after(client, "fast", 0.0)
@@ -89,6 +89,6 @@ async def test_late_answer_reaches_no_other_request(client: Client) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_request_without_a_subscriber_fails_at_once(client: Client) -> None:
+async def test_request_without_a_subscriber_fails_at_once(client: BrokerClient) -> None:
     with pytest.raises(NoRespondersError):
         await Replies(client, BusFailures()).request("unanswered", b"x", headers={}, timeout_s=60.0)

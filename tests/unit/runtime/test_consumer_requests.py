@@ -1,12 +1,10 @@
 """Requests of a pull consumer to a broker that refuses them, as one does that restarts."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, cast
+from collections.abc import Callable
+from typing import cast
 
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-
+from tidegate.runtime.broker_client import BrokerClient, Receive, Received
 from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.consumer import PAUSE_S, WAIT_MAX_S, Consumer
@@ -29,26 +27,25 @@ class FakeClient:
     def new_inbox(self) -> str:
         return "_INBOX.a"
 
-    async def subscribe(self, subject: str, *, cb: Callable[[Msg], Awaitable[None]]) -> object:
-        del subject
-        self._receive = cb
+    async def follow(self, subject: str, receive: Receive, failures: BusFailures) -> object:
+        del subject, failures
+        self._receive = receive
         return None
 
-    async def publish(self, subject: str, payload: bytes, *, reply: str) -> None:
-        del subject, payload
+    async def send(self, subject: str, data: bytes, *, reply: str) -> None:
+        del subject, data
         self.num_requests += 1
         self.on_request()
         if self._status:
             self._answers.add(asyncio.create_task(self._answer(reply)))
 
     async def _answer(self, inbox: str) -> None:
-        message = Msg(cast("Any", self), subject=inbox, reply="", data=b"", headers={"Status": self._status})
-        await self._receive(message)
+        self._receive(Received(subject=inbox, reply="", data=b"", headers={"Status": self._status}))
 
 
 async def open_consumer(client: FakeClient) -> Consumer:
     durable = DurableName("TRAJECTORIES-r", "store")
-    return await Consumer.open(cast("Client", client), durable, SystemClock(), BusFailures())
+    return await Consumer.open(cast("BrokerClient", client), durable, SystemClock(), BusFailures())
 
 
 async def test_refused_request_is_repeated_after_a_pause_and_not_at_once() -> None:
