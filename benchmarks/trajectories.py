@@ -34,6 +34,7 @@ from tidegate.core.ids import RunId
 from tidegate.core.records import Task, Trajectory
 from tidegate.core.staleness import Lineage
 from tidegate.launch.programs import ProcessSpec
+from tidegate.runtime.freed_memory import keep_freed_memory
 from tidegate.runtime.outbox import message_of
 from tidegate.runtime.task_secret import derived_task_secret
 from tidegate.wire.clients.trajectory_store import TrajectoryStoreClient
@@ -86,6 +87,7 @@ def run(setting: BenchSetting) -> BenchResult:
     Raises:
         UnavailableError: a process did not start, or did not take what it was sent.
     """
+    keep_freed_memory()  # as every service does; both sides publish from this process
     done: list[list[Transfer]] = []
     for repetition in range(setting.repeat(REPETITIONS)):
         for side in alternating(repetition):

@@ -17,6 +17,7 @@ from tidegate.runtime.certificate_expiry import expires_at_s
 from tidegate.runtime.clock import SystemClock
 from tidegate.runtime.config import Settings
 from tidegate.runtime.drain import Drain
+from tidegate.runtime.freed_memory import keep_freed_memory
 from tidegate.runtime.lifecycle import ProcessPorts, ServiceLifecycle, instance_of
 from tidegate.runtime.live_settings import SectionsSource
 from tidegate.runtime.loop_watchdog import LoopWatchdog
@@ -53,6 +54,7 @@ def run_service(
     A process that should end and does not is ended by the kernel (SIGALRM), for which it needs neither a thread nor
     memory: one that could start no thread for want of memory waits for it without end.
     """
+    keep_freed_memory()
     instead = spec.instead(config, settings)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(instead or _run(spec, config, settings, index=index, sections=sections))
