@@ -127,13 +127,16 @@ def columns_of(trajectories: Sequence[Trajectory]) -> RecordColumns:
     """
     if not trajectories:
         raise RecordError("A trajectory frame holds no trajectory")
-    columns: list[list[Any]] = list(map(list, zip(*map(_fields_of, trajectories), strict=True)))
-    if len(trajectories) > 1:
+    columns: list[list[Any]]
+    if len(trajectories) == 1:
+        columns = [[value] for value in _fields_of(trajectories[0])]
+    else:
+        columns = list(map(list, zip(*map(_fields_of, trajectories), strict=True)))
         for column in columns[1:]:
             if column.count(column[0]) == len(column):
                 del column[1:]
     for position, write in _WRITE_AT:
-        columns[position] = [write(value) for value in columns[position]]
+        columns[position] = list(map(write, columns[position]))
     return RecordColumns(*columns)
 
 

@@ -5,9 +5,10 @@ bytes.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TypeAlias
+from itertools import chain
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -37,8 +38,8 @@ DTYPES: dict[str, np.dtype[np.generic]] = {
 }
 DTYPE_NAMES: dict[np.dtype[np.generic], str] = {dtype: name for name, dtype in DTYPES.items()}
 
-# One tensor: the position of its record, its name, dtype and shape; and the size of its block, 0 for raw bytes.
-Kind: TypeAlias = tuple[int, str, np.dtype[np.generic], tuple[int, ...], int]
+# A tensor of a single record: its name, dtype and shape; and the size of its block, 0 for raw bytes.
+Kind: TypeAlias = tuple[str, np.dtype[np.generic], tuple[int, ...], int]
 
 
 class TensorColumn(msgspec.Struct, frozen=True, array_like=True):
@@ -119,52 +120,100 @@ def spread(rows: list[int], num_records: int) -> list[int]:
 
 
 class Sheet(msgspec.Struct, frozen=True, eq=False):
-    """The plan of a payload: its columns as MessagePack, and the order of its tensors with the padding after each.
+    """The plan of a payload: its columns as MessagePack, and the padding behind each tensor in their order.
 
     ``columns``: a list of ``TensorColumn``.
     """
 
     columns: bytes
-    order: list[tuple[int, bytes]]
+    paddings: list[bytes]
     payload_bytes: int
 
 
-def sheet_of(kinds: Sequence[Kind], *, num_records: int) -> Sheet:
-    """Tensors of equal name, dtype and row shape in sequence, each kind at an aligned place.
-
-    ``kinds``: contiguous tensors of supported dtypes, record by record; compressed ones only in a single record.
-    """
-    # Single-record frames repeat their layout; groups do not, because completions differ in length, nor do blocks.
-    if num_records > 1 or any(kind[-1] for kind in kinds):
-        return _make_sheet(kinds, num_records)
-    return _kept_sheet(tuple(kinds))
+def sheet_of(kinds: Sequence[Kind]) -> Sheet:
+    """The contiguous tensors of one record, of supported dtypes, each at an aligned place."""
+    # Frames of one record repeat their layout, those with blocks do not.
+    return _make_sheet(kinds) if any(kind[-1] for kind in kinds) else _kept_sheet(tuple(kinds))
 
 
-def _make_sheet(kinds: Sequence[Kind], num_records: int = 1) -> Sheet:
-    # For each kind of tensor its positions, with record and number of rows.
-    by_column: dict[tuple[str, str, bool, tuple[int, ...], int], list[tuple[int, int, int]]] = {}
-    for index, (record, name, dtype, shape, stored_bytes) in enumerate(kinds):
-        column = by_column.setdefault((name, DTYPE_NAMES[dtype], bool(shape), shape[1:], stored_bytes), [])
-        column.append((index, record, shape[0] if shape else 1))
+def _make_sheet(kinds: Sequence[Kind]) -> Sheet:
     columns: list[TensorColumn] = []
-    order: list[tuple[int, bytes]] = []
+    paddings: list[bytes] = []
     offset = 0
-    for (name, dtype, has_rows, row_shape, stored_bytes), members in by_column.items():
-        indexes, records, rows = map(list, zip(*members, strict=True))
-        size = stored_bytes or sum(rows) * math.prod(row_shape) * DTYPES[dtype].itemsize
-        padding = bytes(-size % ALIGNMENT_BYTES)
-        order += [(index, b"") for index in indexes[:-1]]
-        order.append((indexes[-1], padding))
-        if not has_rows:
-            rows = []
-        elif rows.count(rows[0]) == len(rows):
-            del rows[1:]
-        if len(records) == num_records:
-            records = []
+    for name, dtype, shape, stored_bytes in kinds:
+        size = stored_bytes or math.prod(shape) * dtype.itemsize
         codec = CODEC_LZ4 if stored_bytes else CODEC_NONE
-        columns.append(TensorColumn(name, dtype, offset, row_shape, rows, records, codec, stored_bytes))
+        rows = list(shape[:1])
+        columns.append(
+            TensorColumn(name, DTYPE_NAMES[dtype], offset, shape[1:], rows, [], codec, stored_bytes)
+        )
+        paddings.append(bytes(-size % ALIGNMENT_BYTES))
+        offset += size + len(paddings[-1])
+    return Sheet(_encoder.encode(columns), paddings, offset)
+
+
+class Stack(msgspec.Struct, frozen=True, eq=False):
+    """Tensors of equal name, dtype and row shape of several records, which lie one after the other in a payload.
+
+    ``owners``: positions of their records, in order.
+    """
+
+    name: str
+    arrays: list[Array]
+    owners: Sequence[int]
+
+
+def stacks_of(tensors: Sequence[Mapping[str, Array]]) -> list[Stack]:
+    """The tensors of several records by what they have in common; samples of one prompt differ in their length only."""
+    stacks: list[Stack] = []
+    for name in dict.fromkeys(chain.from_iterable(tensors)):
+        arrays = [each[name] for each in tensors if name in each]
+        owners: Sequence[int] = range(len(tensors))
+        if len(arrays) < len(tensors):
+            owners = [index for index, each in enumerate(tensors) if name in each]
+        if _are_alike(arrays):
+            stacks.append(Stack(name, arrays, owners))
+            continue
+        alike: dict[Any, list[int]] = {}
+        for place, array in enumerate(arrays):
+            alike.setdefault((array.dtype, array.shape[1:], array.ndim > 0), []).append(place)
+        stacks += [
+            Stack(name, [arrays[place] for place in places], [owners[place] for place in places])
+            for places in alike.values()
+        ]
+    return stacks
+
+
+def _are_alike(arrays: Sequence[Array]) -> bool:
+    num = len(arrays)
+    if [array.dtype for array in arrays].count(arrays[0].dtype) < num:
+        return False
+    shapes = [array.shape for array in arrays]
+    if shapes.count(shapes[0]) == num:
+        return True
+    return all(shapes) and [shape[1:] for shape in shapes].count(shapes[0][1:]) == num
+
+
+def sheet_of_stacks(stacks: Sequence[Stack], *, num_records: int) -> Sheet:
+    """The contiguous tensors of several records, of supported dtypes, each stack at an aligned place."""
+    columns: list[TensorColumn] = []
+    paddings: list[bytes] = []
+    offset = 0
+    for stack in stacks:
+        first, num_tensors = stack.arrays[0], len(stack.arrays)
+        row_shape = first.shape[1:]
+        rows = [array.shape[0] for array in stack.arrays] if first.ndim else []
+        num_rows = sum(rows) if first.ndim else num_tensors
+        if rows and rows.count(rows[0]) == num_tensors:
+            del rows[1:]
+        size = num_rows * math.prod(row_shape) * first.dtype.itemsize
+        padding = bytes(-size % ALIGNMENT_BYTES)
+        records = [] if num_tensors == num_records else list(stack.owners)
+        columns.append(TensorColumn(stack.name, DTYPE_NAMES[first.dtype], offset, row_shape, rows, records))
+        paddings += [b""] * (num_tensors - 1)
+        paddings.append(padding)
         offset += size + len(padding)
-    return Sheet(_encoder.encode(columns), order, offset)
+    return Sheet(_encoder.encode(columns), paddings, offset)
 
 
 _kept_sheet = lru_cache(maxsize=LAYOUTS_MAX)(_make_sheet)

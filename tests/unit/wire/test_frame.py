@@ -5,6 +5,7 @@ import hypothesis.strategies as st
 import msgspec
 import numpy as np
 import pytest
+from blake3 import blake3
 from hypothesis import example, given
 from numpy.typing import NDArray
 
@@ -91,6 +92,34 @@ def test_digest_of_what_an_actor_made_is_that_of_the_frame_it_sent(trajectories:
     assert open_frame(encode_frame(scored)).content_digest() == digest
     other = renamed(trajectories[0], "another.0")
     assert open_frame(encode_frame([other, *trajectories[1:]])).content_digest() != digest
+
+
+@pytest.mark.parametrize(
+    "payload_bytes", [0, 1, 1023, 1024, 1025, 3000, 16_383, 16_384, 16_385, 65_535, 65_536, 65_537, 200_000]
+)
+def test_digest_is_blake3_of_a_short_payload_with_zeros_behind_it_its_description_and_its_sizes(
+    payload_bytes: int,
+) -> None:
+    frame = open_frame(encode_frame([make()]))
+    payload = bytes(index % 251 for index in range(payload_bytes))
+    # As many zeros as make whole chunks of 1 KiB, their number a power of two up to 16, and whole 16 KiB beyond.
+    unit = next(
+        unit for unit in (1024, 2048, 4096, 8192, 16_384) if unit in (16_384,) or payload_bytes <= unit
+    )
+    zeros = bytes(-payload_bytes % unit) if payload_bytes <= 65_536 else b""
+    identity = msgspec.msgpack.encode((frame.columns.trajectory_id, frame.columns.spans))
+    sizes = struct.pack("<QQ", payload_bytes, len(frame.tensors))
+    expected = blake3(payload + zeros + bytes(frame.tensors) + identity + sizes).digest()
+    assert msgspec.structs.replace(frame, payload=memoryview(payload)).content_digest() == expected
+
+
+def test_zeros_behind_a_payload_change_its_digest() -> None:
+    frame = open_frame(encode_frame([make()]))
+    longer = [
+        msgspec.structs.replace(frame, payload=memoryview(bytes(frame.payload) + bytes(number)))
+        for number in range(70)
+    ]
+    assert len({each.content_digest() for each in longer}) == len(longer)
 
 
 @given(data=st.binary(max_size=300))

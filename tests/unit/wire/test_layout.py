@@ -13,6 +13,8 @@ from tidegate.wire.layout import (
     TensorColumn,
     layout_of,
     sheet_of,
+    sheet_of_stacks,
+    stacks_of,
 )
 
 F4 = DTYPES["f4"]
@@ -68,12 +70,11 @@ def test_invalid_list_of_tensors_is_refused(columns: bytes) -> None:
 def test_sheet_writes_tensors_where_the_layout_defines_them() -> None:
     shapes = [(3,), (5, 2), (0,), (1, 2), (7,)]
     names = ["x", "y", "x", "y", "x"]
-    kinds: list[Kind] = [
-        (record, name, F4, shape, 0) for record, (name, shape) in enumerate(zip(names, shapes, strict=True))
-    ]
     arrays = [np.full(shape, record, F4) for record, shape in enumerate(shapes)]
-    sheet = sheet_of(kinds, num_records=5)
-    payload = b"".join(arrays[index].tobytes() + padding for index, padding in sheet.order)
+    stacks = stacks_of([{name: array} for name, array in zip(names, arrays, strict=True)])
+    sheet = sheet_of_stacks(stacks, num_records=5)
+    sent = [array for stack in stacks for array in stack.arrays]
+    payload = b"".join(array.tobytes() + padding for array, padding in zip(sent, sheet.paddings, strict=True))
     assert len(payload) == sheet.payload_bytes
     layout = layout_of(sheet.columns, num_records=5, payload_bytes=len(payload))
     tensors: list[dict[str, Any]] = [{} for _ in arrays]
@@ -86,16 +87,14 @@ def test_sheet_writes_tensors_where_the_layout_defines_them() -> None:
 
 
 def test_records_alike_are_written_by_one_sheet() -> None:
-    kinds: list[Kind] = [(0, "x", F4, (3, 2), 0), (0, "y", DTYPES["b1"], (3,), 0)]
-    assert sheet_of(kinds, num_records=1) is sheet_of(list(kinds), num_records=1)
-    assert sheet_of([*kinds[:1], (0, "y", DTYPES["u1"], (3,), 0)], num_records=1) is not sheet_of(
-        kinds, num_records=1
-    )
+    kinds: list[Kind] = [("x", F4, (3, 2), 0), ("y", DTYPES["b1"], (3,), 0)]
+    assert sheet_of(kinds) is sheet_of(list(kinds))
+    assert sheet_of([*kinds[:1], ("y", DTYPES["u1"], (3,), 0)]) is not sheet_of(kinds)
 
 
 def test_places_of_blocks_are_written_where_the_layout_defines_them() -> None:
-    kinds: list[Kind] = [(0, "x", DTYPES["u1"], (9, 8, 8), 70), (0, "y", F4, (3,), 0)]
-    sheet = sheet_of(kinds, num_records=1)
+    kinds: list[Kind] = [("x", DTYPES["u1"], (9, 8, 8), 70), ("y", F4, (3,), 0)]
+    sheet = sheet_of(kinds)
     layout = layout_of(sheet.columns, num_records=1, payload_bytes=sheet.payload_bytes)
     assert [(place.name, place.offset, place.stored_bytes) for place in layout.places] == [
         ("x", 0, 70),
