@@ -8,9 +8,8 @@ commit. One thread owns it.
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import accumulate, chain, count
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -27,12 +26,13 @@ from tidegate.trajectory_store.hash_chain import ArrivedNote, DroppedNote, Unarr
 from tidegate.trajectory_store.memory import LedgerMemory, load_memory
 from tidegate.trajectory_store.outcome_log import append_outcomes, prune_outcomes, read_outcomes
 from tidegate.trajectory_store.rows import (
-    INSERT_ARRIVED,
     INSERT_FRAME,
     INSERT_ROW,
     Arrival,
     arrived,
     candidates_of,
+    frame_row,
+    insert_arrived,
     never_arrived,
     only_new,
 )
@@ -119,33 +119,28 @@ class Ledger:
     def _insert(
         self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float, inserted_units: int = 0
     ) -> None:
-        candidates: list[Candidate] = []
-        rows: list[Iterable[tuple[Any, ...]]] = []
-        for frame_id, arrival in enumerate(arrivals, start=self._next_frame):
-            first_seq = self._next_seq + len(candidates)
-            rows.append(arrived(arrival, first_seq=first_seq, frame_id=frame_id, now_s=now_s))
-            candidates += candidates_of(arrival, first_seq=first_seq, frame_id=frame_id)
+        first_seqs = list(accumulate((len(arrival.columns) for arrival in arrivals), initial=self._next_seq))
+        placed = list(zip(arrivals, first_seqs, count(self._next_frame), strict=False))
+        rows = [
+            arrived(arrival, first_seq=first_seq, frame_id=frame_id, now_s=now_s)
+            for arrival, first_seq, frame_id in placed
+        ]
+        candidates = [
+            candidate
+            for arrival, first_seq, frame_id in placed
+            for candidate in candidates_of(arrival, first_seq=first_seq, frame_id=frame_id)
+        ]
         with transaction(self._db):
             self._db.executemany(
-                INSERT_FRAME,
-                [
-                    (
-                        frame_id,
-                        *msgspec.structs.astuple(arrival.location),
-                        arrival.received_at_s,
-                        arrival.head,
-                        arrival.digest,
-                    )
-                    for frame_id, arrival in enumerate(arrivals, start=self._next_frame)
-                ],
+                INSERT_FRAME, [frame_row(arrival, frame_id=frame_id) for arrival, _, frame_id in placed]
             )
-            self._db.executemany(INSERT_ARRIVED, chain.from_iterable(rows))
+            insert_arrived(self._db, chain.from_iterable(rows))
             if arrivals:
                 note(self._db, self._arrived_note(arrivals, now_s=now_s))
             append_outcomes(self._db, range(self._next_seq, self._next_seq + len(candidates)), "accepted")
             counts.add_to_counter(self._db, "duplicates", duplicates)
             counts.add_to_counter(self._db, "replay_inserted", inserted_units)
-        for frame_id, arrival in enumerate(arrivals, start=self._next_frame):
+        for arrival, _, frame_id in placed:
             self.frames.add(frame_id, arrival.location, num_live=len(arrival.columns))
         self._next_seq += len(candidates)
         self._next_frame += len(arrivals)

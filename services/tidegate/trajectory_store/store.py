@@ -18,7 +18,7 @@ from tidegate.trajectory_store.admission_check import AdmissionCheck
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.folder_lock import lock_folder
 from tidegate.trajectory_store.hash_chain import frame_digest
-from tidegate.trajectory_store.intake import ArrivedMessage, Ingested, Parcel, Refusal, open_message
+from tidegate.trajectory_store.intake import ArrivedMessage, Ingested, Parcel, Refusal, open_messages
 from tidegate.trajectory_store.kept_updates import MadeUpdate, made_update
 from tidegate.trajectory_store.lease_deadlines import LeaseDeadlines
 from tidegate.trajectory_store.ledger import Accepted, Ledger
@@ -144,8 +144,16 @@ class Store:
         Raises:
             OSError: the disk is full or broken; nothing was recorded.
         """
-        admission = self.admission.of_now()
-        opened = [self._open(message, admission) for message in messages]
+        opened = open_messages(
+            messages,
+            run_id=self._run_id,
+            tree=self.tree,
+            uploads=self.uploads,
+            admission=self.admission.of_now(),
+            keeps_images=self.replay is not None,
+        )
+        if self.replay is not None:
+            opened = [self.replay.open(item) if isinstance(item, Parcel) else item for item in opened]
         parcels = [item for item in opened if isinstance(item, Parcel)]
         refused = [item for item in opened if isinstance(item, Refusal)]
         # A reference that came again finds its upload gone, because the first one was accepted.
@@ -163,14 +171,6 @@ class Store:
             refused=[refusal for refusal in refused if refusal not in repeated],
             num_duplicates=accepted.num_duplicates,
         )
-
-    def _open(self, message: ArrivedMessage, admission: AdmissionCheck) -> Parcel | Refusal:
-        found = open_message(
-            message, run_id=self._run_id, tree=self.tree, uploads=self.uploads, admission=admission
-        )
-        if isinstance(found, Refusal):
-            return found
-        return found.without_images() if self.replay is None else self.replay.open(found)
 
     def _repeated(self, refused: Sequence[Refusal]) -> list[Refusal]:
         """References to uploads all of whose trajectories have a row."""

@@ -26,6 +26,7 @@ from tidegate.core.ids import (
     trajectory_id,
 )
 from tidegate.core.records import Task
+from tidegate.wire.bounds import shown
 
 MAC_BYTES = 16
 # Of accepted secrets: the current one and those of the last rotations.
@@ -33,6 +34,8 @@ SECRETS_MAX = 16
 # A lineage of 64 characters, and a step.
 VERSION_CHARS_MAX = 96
 VERSIONS_MAX = 256
+# Numbers of samples whose suffixes are kept; a run has a handful.
+GROUP_SIZES_MAX = 16
 _SECRET_CONTEXT = "tidegate 2026-11-27 secret of tasks"
 # A group; beyond it a claim is not believed.
 SAMPLES_MAX = 4096
@@ -80,6 +83,8 @@ def open_proof(
 ) -> TaskProof:
     """Verify that the sender was given the task of these trajectories, under one of the accepted secrets.
 
+    ``ids``: as the message claims them, whatever text they are; of a proof that is returned they are the task's.
+
     Raises:
         RecordError: there is no proof, or it is not of these trajectories.
     """
@@ -101,14 +106,14 @@ def open_proof(
         hmac.compare_digest(mac, _mac(claim.key(secret), ids, digest)) for secret in secrets
     ):
         raise RecordError(
-            f"Trajectory {ids[0]!r} and {len(ids) - 1} others are named by a message without a valid proof",
+            f"Trajectory {shown(ids[0])} and {len(ids) - 1} others are named by a message without a valid proof",
             why="the task queue did not admit them so, or the sender does not hold their task",
         )
     # A whole group in order, nearly always; a part of one is looked up.
-    samples = [trajectory_id(claim.task_id, sample_index=index) for index in range(num_samples)]
+    samples = [f"{claim.task_id}{suffix}" for suffix in _sample_suffixes(num_samples)]
     if samples != list(ids) and (len(set(ids)) < len(ids) or not set(samples).issuperset(ids)):
         raise RecordError(
-            f"A message of task {claim.task_id!r} names trajectories that the task does not have"
+            f"A message of task {shown(claim.task_id)} names trajectories that the task does not have"
         )
     return TaskProof(claim, tuple(ids), digest)
 
@@ -131,6 +136,12 @@ def is_proof_of_queue(header: str, ids: Sequence[TrajectoryId], *, secrets: Sequ
 
 # Tasks of a moment require a handful of versions.
 _version_of = lru_cache(maxsize=VERSIONS_MAX)(parse_version)
+
+
+@lru_cache(maxsize=GROUP_SIZES_MAX)
+def _sample_suffixes(num_samples: int) -> list[str]:
+    """What ``trajectory_id`` puts behind a task's id."""
+    return [trajectory_id(TaskId(""), sample_index=index) for index in range(num_samples)]
 
 
 @lru_cache(maxsize=SECRETS_MAX)

@@ -6,6 +6,7 @@ its reason, counted, and kept in QUARANTINE; other records are not affected.
 """
 
 import math
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import cycle
 
@@ -14,7 +15,6 @@ import numpy as np
 
 from tidegate.core.conversations import CONVERSATIONS, conversations_of
 from tidegate.core.errors import RecordError
-from tidegate.core.ids import RunId
 from tidegate.core.records import Array, Task, Trajectory
 from tidegate.core.spaces import is_observation
 from tidegate.wire.bounds import (
@@ -63,30 +63,47 @@ def validate_frame(frame: Frame, *, run_id: str) -> None:
     Raises:
         RecordError: as ``validate_trajectory``.
     """
-    if not _is_sound(frame, run_id):
+    if not are_sound([frame], run_id=run_id):
         for trajectory in frame.trajectories():
             validate_trajectory(trajectory, run_id=run_id)
 
 
-def _is_sound(frame: Frame, run_id: str) -> bool:
-    """Whether the columns alone prove every record valid; False proves nothing."""
-    columns = frame.columns
-    times = columns.started_at_s + columns.finished_at_s
-    times += [time_s for stages in columns.stages for stage in stages for time_s in stage[2:]]
-    scalars = [episode[0] for episodes in columns.episodes for episode in episodes]
-    scalars += [reward for reward in columns.reward if reward is not None]
+def are_sound(frames: Sequence[Frame], *, run_id: str) -> bool:
+    """Whether their columns alone prove every record of some frames valid; False proves nothing.
+
+    Of many frames at once, because a check of a column costs as much as some of its values.
+    """
+    runs: list[str] = []
+    ids: list[str] = []
+    trace_parents: list[str] = []
+    group_sizes: list[int] = []
+    num_steps: list[int] = []
+    times: list[float] = []
+    scalars: list[float] = []
+    for frame in frames:
+        columns = frame.columns
+        runs += columns.run_id
+        ids += columns.task_id
+        ids += columns.group_id
+        ids += columns.trajectory_id
+        trace_parents += columns.trace_parent
+        group_sizes += columns.group_size
+        num_steps += columns.num_steps
+        times += columns.started_at_s
+        times += columns.finished_at_s
+        times += [time_s for stages in columns.stages for stage in stages for time_s in stage[2:]]
+        scalars += [episode[0] for episodes in columns.episodes for episode in episodes]
+        scalars += [reward for reward in columns.reward if reward is not None]
     return (
-        columns.run_id.count(RunId(run_id)) == len(columns.run_id)
-        and all(map(match_id, columns.task_id))
-        and all(map(match_id, columns.group_id))
-        and all(map(match_id, columns.trajectory_id))
-        and all(map(match_trace_parent, columns.trace_parent))
-        and 0 < min(columns.group_size) <= max(columns.group_size) <= GROUP_SIZE_MAX
-        and 0 <= min(columns.num_steps) <= max(columns.num_steps) <= STEP_MAX
+        runs.count(run_id) == len(runs)
+        and all(map(match_id, ids))
+        and all(map(match_trace_parent, trace_parents))
+        and 0 < min(group_sizes) <= max(group_sizes) <= GROUP_SIZE_MAX
+        and 0 <= min(num_steps) <= max(num_steps) <= STEP_MAX
         and are_within(times, TIME_S_MAX)
         and are_within(scalars, MAGNITUDE_MAX)
-        and _are_samples(columns)
-        and _are_tensors_sound(frame, [_num_covered(spans) for spans in columns.spans])
+        and all(_are_samples(frame.columns) for frame in frames)
+        and all(_are_tensors_sound(frame, list(map(_num_covered, frame.columns.spans))) for frame in frames)
     )
 
 

@@ -36,6 +36,7 @@ from tidegate.core.staleness import StalenessLimits
 from tidegate.trajectory_store.config import TrajectoryStoreConfig
 from tidegate.trajectory_store.intake import ArrivedMessage
 from tidegate.trajectory_store.ledger import Ledger
+from tidegate.trajectory_store.rows import ROWS_AT_ONCE
 from tidegate.trajectory_store.schema import LEDGER_FILE
 from tidegate.trajectory_store.store import Store
 from tidegate.wire.clients.trajectory_store import Dropped
@@ -60,6 +61,21 @@ def test_new_member_of_a_group_is_stored_though_the_others_are_known(store: Stor
     batch = leased(store, 0, batch_size=3)
     assert sorted(batch.trajectory_ids) == [item.trajectory_id for item in group]
     assert len(batch.frames) == 2
+
+
+@pytest.mark.parametrize("num_known", [0, 1, ROWS_AT_ONCE, 2 * ROWS_AT_ONCE + 5])
+def test_group_of_many_rows_is_stored_once_whatever_part_of_it_came_before(
+    store: Store, num_known: int
+) -> None:
+    size = 2 * ROWS_AT_ONCE + 6
+    group = make_group("t-1", size)
+    if num_known:
+        store.ingest([message_of(*group[-num_known:])], now_s=NOW_S)
+    store.ingest([message_of(*group)], now_s=NOW_S)
+    assert store.totals().duplicates == num_known
+    assert sorted(leased(store, 0, batch_size=size).trajectory_ids) == sorted(
+        each.trajectory_id for each in group
+    )
 
 
 def test_late_arrival_of_a_dropped_trajectory_is_a_duplicate(store: Store) -> None:

@@ -14,7 +14,7 @@ from tidegate.trajectory_store.intake import (
     ArrivedMessage,
     Parcel,
     Refusal,
-    open_message,
+    open_messages,
 )
 from tidegate.trajectory_store.uploads import UploadArea
 from tidegate.v1 import trajectory_pb2
@@ -33,7 +33,8 @@ def uploads(tmp_path: Path) -> UploadArea:
 
 def opened(message: ArrivedMessage, uploads: UploadArea) -> Parcel | Refusal:
     admission = AdmissionCheck(None, run_id=RUN, newest_step=lambda _lineage: 0)
-    return open_message(message, run_id=RUN, tree=TREE, uploads=uploads, admission=admission)
+    (found,) = open_messages([message], run_id=RUN, tree=TREE, uploads=uploads, admission=admission)
+    return found
 
 
 def refusal_of(record: Trajectory, uploads: UploadArea) -> str:

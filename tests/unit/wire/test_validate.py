@@ -12,7 +12,7 @@ from tidegate.core.ids import GroupId, LineageName, PolicyVersion, RunId, TaskId
 from tidegate.core.records import EpisodeEnd, StageTiming, Trajectory, VersionSpan
 from tidegate.wire import validate
 from tidegate.wire.frame import encode_frame, open_frame
-from tidegate.wire.validate import validate_frame, validate_trajectory
+from tidegate.wire.validate import are_sound, validate_frame, validate_trajectory
 
 T, N = 4, 2
 
@@ -60,6 +60,10 @@ def check(trajectory: Trajectory, **changes: object) -> None:
     record = msgspec.structs.replace(trajectory, **changes)
     for records in ([record], [sibling(trajectory), record]):
         assert refusal_of_frame(records) == refusal(record)
+    together = [
+        open_frame(encode_frame([each])) for each in (sibling(trajectory), record, sibling(trajectory))
+    ]
+    assert refusal(record) is None or not are_sound(together, run_id="run-1")
     validate_trajectory(record, run_id="run-1")
 
 
@@ -104,6 +108,10 @@ def test_good_frame_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for records in ([segment()], [completion(), sibling(completion())], [completion(), short]):
         validate_frame(open_frame(encode_frame(records)), run_id="run-1")
+    frames = [
+        open_frame(encode_frame(records)) for records in ([segment()], [completion(), short], [segment()])
+    ]
+    assert are_sound(frames, run_id="run-1")
 
 
 @pytest.mark.parametrize(
