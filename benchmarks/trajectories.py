@@ -9,13 +9,14 @@ empty: all was acknowledged. Tasks and records are made before the clock starts,
 import asyncio
 import gc
 import itertools
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import uvloop
@@ -29,7 +30,7 @@ from benchmarks.results import BenchResult, Goal, Row, Sample, Side, row
 from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.stage import USER, Stage, stage
 from benchmarks.training_run import THREADS, remove_folder
-from tidegate.core.errors import DeadlineError, TidegateError
+from tidegate.core.errors import DeadlineError, TidegateError, UnavailableError
 from tidegate.core.ids import RunId
 from tidegate.core.records import Task, Trajectory
 from tidegate.core.staleness import Lineage
@@ -53,6 +54,7 @@ EMPTY_POLL_S = 0.01
 # No reader takes a message sooner: while many are left, asking the broker again and again is work of the bench alone.
 READ_S_MIN = 50e-6
 WARM_UP_MESSAGES = 100
+ROUND_TIMEOUT_S = 600.0
 # Nothing is trained here, so that everything stays in the store.
 OVERRIDES = [
     "trajectory_store.max_resident_trajectories=100000",
@@ -69,7 +71,9 @@ class Transfer:
     """One measurement: all messages of a payload, from the first encoded to the last acknowledged by its reader."""
 
     side: Side
-    payload: Payload
+    payload: str
+    messages: int
+    num_samples: int
     frame_bytes: int
     wall_s: float
     cpu_s: float
@@ -78,7 +82,7 @@ class Transfer:
     @property
     def megabytes(self) -> float:
         """Of message bodies."""
-        return self.frame_bytes * self.payload.messages / 1e6
+        return self.frame_bytes * self.messages / 1e6
 
 
 def run(setting: BenchSetting) -> BenchResult:
@@ -87,12 +91,11 @@ def run(setting: BenchSetting) -> BenchResult:
     Raises:
         UnavailableError: a process did not start, or did not take what it was sent.
     """
-    keep_freed_memory()  # as every service does; both sides publish from this process
     done: list[list[Transfer]] = []
     for repetition in range(setting.repeat(REPETITIONS)):
         for side in alternating(repetition):
             folder = setting.folder / f"trajectories-{side}-{repetition}"
-            done.append(uvloop.run(_round(setting, side, folder)))
+            done.append(_in_a_process(setting, side, folder))
             remove_folder(folder)
             print_progress(
                 f"trajectories {side} {repetition + 1}: "
@@ -107,7 +110,7 @@ def run(setting: BenchSetting) -> BenchResult:
         samples=[
             Sample(
                 side=transfer.side,
-                label=transfer.payload.name,
+                label=transfer.payload,
                 repetition=number // 2,
                 work=transfer.megabytes,
                 unit="MB",
@@ -115,8 +118,8 @@ def run(setting: BenchSetting) -> BenchResult:
                 cpu_s=transfer.cpu_s,
                 others_cores=transfer.others_cores,
                 details={
-                    "messages": transfer.payload.messages,
-                    "records": transfer.payload.messages * transfer.payload.num_samples,
+                    "messages": transfer.messages,
+                    "records": transfer.messages * transfer.num_samples,
                     "message_bytes": transfer.frame_bytes,
                 },
             )
@@ -130,11 +133,11 @@ def run(setting: BenchSetting) -> BenchResult:
 
 
 def _rows(name: str, transfers: list[Transfer]) -> list[Row]:
-    ours = [each for each in transfers if each.payload.name == name and each.side == "tidegate"]
-    peer = [each for each in transfers if each.payload.name == name and each.side == "peer"]
+    ours = [each for each in transfers if each.payload == name and each.side == "tidegate"]
+    peer = [each for each in transfers if each.payload == name and each.side == "peer"]
     title = f"{name} ({ours[0].frame_bytes / 1e3:.1f} kB)"
     goal = Goal(RATIO_MIN, "at_least", "ratio")
-    records = ours[0].payload.num_samples
+    records = ours[0].num_samples
     return [
         row(
             title,
@@ -153,10 +156,35 @@ def _rows(name: str, transfers: list[Transfer]) -> list[Row]:
         row(
             title,
             "records/s",
-            [records * t.payload.messages / t.wall_s for t in ours],
-            [records * t.payload.messages / t.wall_s for t in peer],
+            [records * t.messages / t.wall_s for t in ours],
+            [records * t.messages / t.wall_s for t in peer],
         ),
     ]
+
+
+def _in_a_process(setting: BenchSetting, side: Side, folder: Path) -> list[Transfer]:
+    """A round whose publisher is a process of its own: a service sets up its memory, and the other side does not."""
+    result = folder.with_suffix(".json")
+    command = [sys.executable, "-m", "benchmarks.trajectories", side, str(folder), str(result)]
+    command += [str(setting.run_file), str(int(setting.quick))]
+    done = subprocess.run(command, check=False, timeout=ROUND_TIMEOUT_S)
+    if done.returncode != 0:
+        raise UnavailableError(f"A round of {side} ended with exit code {done.returncode}", fix="see above")
+    return msgspec.json.decode(result.read_bytes(), type=list[Transfer])
+
+
+def _main(side: Side, folder: str, result: str, run_file: str, quick: str) -> None:
+    if side == "tidegate":
+        keep_freed_memory()
+    setting = BenchSetting(
+        run_file=Path(run_file),
+        folder=Path(folder).parent,
+        output=Path(result),
+        quick=quick == "1",
+        repetitions=1,
+        seeds=1,
+    )
+    Path(result).write_bytes(msgspec.json.encode(uvloop.run(_round(setting, side, Path(folder)))))
 
 
 async def _round(setting: BenchSetting, side: Side, folder: Path) -> list[Transfer]:
@@ -256,7 +284,9 @@ async def _measure(
     cpu_s = own_tree_cpu_s() - cpu_s
     return Transfer(
         side=side,
-        payload=payload,
+        payload=payload.name,
+        messages=payload.messages,
+        num_samples=payload.num_samples,
         frame_bytes=len(encode_frame(payload.records(RunId(running.record.run_id), 0))),
         wall_s=wall_s,
         cpu_s=cpu_s,
@@ -281,3 +311,7 @@ async def _send_all(running: Stage, send: Send, messages: list[Any]) -> None:
                 "What was published was not read in time", fix=f"see the logs in {running.folder}"
             )
         await asyncio.sleep(max(EMPTY_POLL_S, messages_left * READ_S_MIN))
+
+
+if __name__ == "__main__":
+    _main(cast("Side", sys.argv[1]), *sys.argv[2:])

@@ -1,7 +1,5 @@
 """Reads a JetStream work queue with the client library alone: fetch a batch, acknowledge each, again.
 
-Its memory is kept as a service's is.
-
 Usage: ``python -m benchmarks.peers.raw_consumer URL USER PASSWORD STREAM DURABLE BATCH``; ends at SIGTERM.
 """
 
@@ -13,8 +11,6 @@ import nats.errors
 import uvloop
 from nats.aio.client import Client
 from nats.js import JetStreamContext
-
-from tidegate.runtime.freed_memory import keep_freed_memory
 
 FETCH_TIMEOUT_S = 1.0
 
@@ -37,5 +33,4 @@ async def consume(url: str, user: str, password: str, *, stream: str, durable: s
 
 
 if __name__ == "__main__":
-    keep_freed_memory()
     uvloop.run(consume(*sys.argv[1:4], stream=sys.argv[4], durable=sys.argv[5], batch=int(sys.argv[6])))
