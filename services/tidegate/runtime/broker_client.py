@@ -70,8 +70,8 @@ class BrokerClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._transport = _WideTransport()
-        # By the subject that was subscribed to: a handful, for as long as the client lives.
-        self._followed: dict[str, tuple[Receive, BusFailures]] = {}
+        # By subscription: a handful, for as long as the client lives.
+        self._followed: dict[int, tuple[Receive, BusFailures]] = {}
 
     async def follow(self, subject: str, receive: Receive, failures: BusFailures) -> Subscription:
         """Pass each message of a subject to ``receive``, in order, until it is unsubscribed.
@@ -79,8 +79,13 @@ class BrokerClient(Client):
         ``receive`` runs while the connection is read: it puts the message somewhere bounded, and returns. A message at
         which it raises is lost, and the next one is passed: a defect of the service, which goes to ``failures``.
         """
-        self._followed[subject] = (receive, failures)
-        return await cast("Any", self).subscribe(subject)
+        sid = self._sid + 1  # which the library takes next; messages may arrive before it returns
+        self._followed[sid] = (receive, failures)
+        try:
+            return await cast("Any", self).subscribe(subject)
+        except BaseException:
+            del self._followed[sid]
+            raise
 
     async def send(
         self, subject: str, data: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
@@ -132,10 +137,11 @@ class BrokerClient(Client):
         self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None
     ) -> None:
         library = cast("Any", super())
-        subscription = self._subs.get(sid)
-        followed = None if subscription is None else self._followed.get(subscription.subject)
-        if followed is None:
-            await library._process_msg(sid, subject, reply, data, headers)
+        # The broker takes any bytes as a subject; the library's reader ends for good by one that is no text.
+        name, answers_to = subject.decode(errors="replace"), reply.decode(errors="replace")
+        followed = self._followed.get(sid)
+        if followed is None or sid not in self._subs:
+            await library._process_msg(sid, name.encode(), answers_to.encode(), data, headers)
             return
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
@@ -145,9 +151,9 @@ class BrokerClient(Client):
             has_status = not headers.startswith(_NO_STATUS)
             fields = await library._process_headers(headers) if has_status else _header_fields(headers)
         try:
-            receive(Received(subject.decode(), reply.decode(), data, fields or {}))
+            receive(Received(name, answers_to, data, fields or {}))
         except Exception as error:
-            failures.note_message(subject.decode(), error)
+            failures.note_message(name, error)
 
     async def _process_err(self, err_msg: str) -> None:
         if _NO_USER in err_msg.lower() and self.is_connected:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from typing import Any, cast
 
 import pytest
 from nats.aio.client import Client
@@ -36,10 +37,16 @@ async def library(nats: Broker) -> AsyncGenerator[Client]:
     await client.close()
 
 
+async def until_subscribed(client: Client) -> None:
+    """Return once the broker has the subscriptions: the first PING overtakes them, the second one follows."""
+    await client.flush()
+    await client.flush()
+
+
 async def follow(client: BrokerClient, subject: str) -> "asyncio.Queue[Received]":
     received = asyncio.Queue[Received]()
     await client.follow(subject, received.put_nowait, BusFailures())
-    await client.flush()
+    await until_subscribed(client)
     return received
 
 
@@ -72,8 +79,8 @@ async def test_library_and_client_read_each_others_messages_alike(
 
     await client.follow("s.*", take, BusFailures())
     await subscribe(library, "s.*", receive, BusFailures())
-    await client.flush()
-    await library.flush()
+    await until_subscribed(client)
+    await until_subscribed(library)
     await client.send("s.1", b"body", reply="r", headers=headers)
     await library.publish("s.1", b"body", reply="r", headers=headers or None)
     async with asyncio.timeout(TIMEOUT_S):
@@ -118,6 +125,24 @@ async def test_answers_reach_each_subject_once(client: BrokerClient) -> None:
         (f"ack.{number}", b"+ACK") for number in range(100)
     ]
     assert received.empty()
+
+
+async def test_subject_that_is_no_text_ends_no_reader(client: BrokerClient, library: Client) -> None:
+    subscribed = asyncio.Queue[str]()
+
+    async def receive(message: Msg) -> None:
+        subscribed.put_nowait(message.subject)
+
+    followed = await follow(client, "s.*")
+    await subscribe(client, "s.*", receive, BusFailures())
+    await until_subscribed(client)
+    # The library sends only text, and the broker takes any bytes.
+    await cast("Any", library)._send_command(b"PUB s.\xff \xfe 1\r\nx\r\n")
+    await library.publish("s.good", b"y")
+    await library.flush()
+    assert [(await get(followed)).subject for _ in range(2)] == ["s.\ufffd", "s.good"]
+    async with asyncio.timeout(TIMEOUT_S):
+        assert [await subscribed.get() for _ in range(2)] == ["s.\ufffd", "s.good"]
 
 
 async def test_receiver_that_raises_loses_its_message_and_no_other(client: BrokerClient) -> None:
