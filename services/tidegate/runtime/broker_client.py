@@ -146,12 +146,13 @@ class BrokerClient(Client):
         self.stats["in_msgs"] += 1
         self.stats["in_bytes"] += len(data)
         receive, failures = followed
-        fields: dict[str, str] | None = None
-        if headers is not None:
-            has_status = not headers.startswith(_NO_STATUS)
-            fields = await library._process_headers(headers) if has_status else _header_fields(headers)
+        fields: dict[str, str] = {}
+        if headers is not None and headers.startswith(_NO_STATUS):
+            fields = _header_fields(headers)
+        elif headers is not None:
+            fields = await library._process_headers(headers) or {}
         try:
-            receive(Received(name, answers_to, data, fields or {}))
+            receive(Received(name, answers_to, data, fields))
         except Exception as error:
             failures.note_message(name, error)
 

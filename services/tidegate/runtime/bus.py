@@ -379,7 +379,7 @@ class Bus:
         all_headers: Headers = {**(headers or {}), HEADER_MESSAGE_ID: message_id}
         if expected_last_sequence is not None:
             all_headers[HEADER_EXPECTED_LAST_SUBJECT_SEQUENCE] = str(expected_last_sequence)
-        size = len(data) + sum(map(len, (*all_headers, *all_headers.values()))) + 4 * len(all_headers)
+        size = len(data) + sum([len(key) + len(value) + 4 for key, value in all_headers.items()])
         if size > MESSAGE_BYTES_MAX:
             raise PayloadTooLargeError(
                 f"A message of {size} bytes for {subject} exceeds {MESSAGE_BYTES_MAX}",

@@ -30,7 +30,6 @@ PAUSE_S = 0.05
 EXPIRY_GRACE_S = 0.25
 # For the broker's last messages to a consumer that closes; beyond it they are redelivered after their ack wait.
 CLOSE_TIMEOUT_S = 2.0
-ACK = b"+ACK"
 
 
 class Delivery:
@@ -66,34 +65,33 @@ class Delivery:
 
     async def ack(self) -> None:
         """The work is durable elsewhere: the stream may delete the message."""
-        await self._answer(ACK)
+        await self.ack_all([self])
 
     @staticmethod
     async def ack_all(deliveries: Sequence["Delivery"]) -> None:
         """Acknowledge deliveries of one consumer, as one command."""
-        if not deliveries:
-            return
-        with contextlib.suppress(*SEND_ERRORS):  # see ``_answer``
-            await deliveries[0]._client.answer([delivery._reply for delivery in deliveries], ACK)
+        await Delivery._answer(deliveries, b"+ACK")
 
     async def nak(self, delay_s: float = 0.0) -> None:
         """Request redelivery to any consumer after ``delay_s``."""
         body = b"-NAK" if delay_s <= 0 else b'-NAK {"delay": %d}' % int(delay_s * 1e9)
-        await self._answer(body)
+        await self._answer([self], body)
 
     async def in_progress(self) -> None:
         """Still working: restart the redelivery timer."""
-        await self._answer(b"+WPI")
+        await self._answer([self], b"+WPI")
 
     async def term(self) -> None:
         """Never deliver it again."""
-        await self._answer(b"+TERM")
+        await self._answer([self], b"+TERM")
 
-    async def _answer(self, body: bytes) -> None:
-        try:
-            await self._client.answer([self._reply], body)
-        except SEND_ERRORS:
-            return  # a lost answer means a redelivery, which every reader must handle anyway
+    @staticmethod
+    async def _answer(deliveries: Sequence["Delivery"], body: bytes) -> None:
+        if not deliveries:
+            return
+        # A lost answer means a redelivery, which every reader must handle anyway.
+        with contextlib.suppress(*SEND_ERRORS):
+            await deliveries[0]._client.answer([delivery._reply for delivery in deliveries], body)
 
 
 class Consumer:

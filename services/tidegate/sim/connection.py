@@ -14,6 +14,7 @@ from tidegate.core.errors import UnavailableError
 from tidegate.runtime.broker_client import BrokerClient, Receive, Received
 from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.streams import REQUEST_TIMEOUT_S
+from tidegate.runtime.subscribing import subscribe
 from tidegate.sim.broker import NAME, SimulatedBroker
 from tidegate.sim.management import Manager
 from tidegate.sim.network import Network
@@ -182,12 +183,9 @@ class Connection:
         """Pass ``receive`` every message of a subject, one after the other."""
 
         async def passed(message: Msg) -> None:
-            try:
-                receive(Received(message.subject, message.reply, message.data, message.headers or {}))
-            except Exception as error:
-                failures.note_message(subject, error)
+            receive(Received(message.subject, message.reply, message.data, message.headers or {}))
 
-        return await self.subscribe(subject, passed)
+        return cast("_Handle", await subscribe(self.as_client(), subject, passed, failures))
 
     def forget(self, subscription: _Subscription) -> None:
         """End a subscription."""

@@ -43,7 +43,7 @@ class BootstrapClient:
         self._broker = broker
 
     def as_client(self) -> BrokerClient:
-        """For code that is typed for nats-py."""
+        """For code that is typed for the real one."""
         return cast("BrokerClient", self)
 
     def jsm(self, **_options: float) -> "Manager":

@@ -139,9 +139,9 @@ _version_of = lru_cache(maxsize=VERSIONS_MAX)(parse_version)
 
 
 @lru_cache(maxsize=GROUP_SIZES_MAX)
-def _sample_suffixes(num_samples: int) -> list[str]:
+def _sample_suffixes(num_samples: int) -> tuple[str, ...]:
     """What ``trajectory_id`` puts behind a task's id."""
-    return [trajectory_id(TaskId(""), sample_index=index) for index in range(num_samples)]
+    return tuple(trajectory_id(TaskId(""), sample_index=index) for index in range(num_samples))
 
 
 @lru_cache(maxsize=SECRETS_MAX)
