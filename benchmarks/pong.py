@@ -5,19 +5,16 @@ measured by itself in one process (``peers.segment_parts``). What the platform n
 ledger, statistics, weights, admission, and what processes that share two cores take from each other.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import msgspec
 
 from benchmarks.cartpole import cost_by_process, samples_of
+from benchmarks.measured_apart import measured_apart
 from benchmarks.peers.segment_parts import Parts
 from benchmarks.results import BenchResult, Goal, Row, row
 from benchmarks.setting import BenchSetting, print_progress
-from benchmarks.training_run import THREADS, Length, TrainingRun, measure_training, remove_folder, up_command
-from tidegate.core.errors import UnavailableError
+from benchmarks.training_run import Length, TrainingRun, measure_training, remove_folder, up_command
 
 RUN_FILE = Path("runs") / "pong.yaml"
 REPETITIONS = 2
@@ -131,18 +128,13 @@ def _rows(label: str, runs: list[PongRun]) -> list[Row]:
 
 
 def _measure_parts(overrides: list[str]) -> Parts:
-    command = [sys.executable, "-m", "benchmarks.peers.segment_parts", str(RUN_FILE), *overrides]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, check=True, timeout=PARTS_TIMEOUT_S, env={**os.environ, **THREADS}
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        raise UnavailableError(
-            "The parts of a step could not be measured",
-            why=str(error.stderr or error)[-500:],
-            fix=f"run {' '.join(command)}",
-        ) from error
-    return msgspec.json.decode(done.stdout, type=Parts)
+    return measured_apart(
+        "benchmarks.peers.segment_parts",
+        [str(RUN_FILE), *overrides],
+        Parts,
+        what="The parts of a step",
+        timeout_s=PARTS_TIMEOUT_S,
+    )
 
 
 def _measure(setting: BenchSetting, overrides: list[str]) -> TrainingRun:

@@ -9,7 +9,6 @@ empty: all was acknowledged. Tasks and records are made before the clock starts,
 import asyncio
 import gc
 import itertools
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -24,13 +23,14 @@ from nats.aio.client import Client
 from nats.js import JetStreamContext
 
 from benchmarks.cartpole import alternating
+from benchmarks.measured_apart import measured_apart
 from benchmarks.payloads import VERSION, Payload, payloads
 from benchmarks.process_tree import machine_busy_s, own_tree_cpu_s
 from benchmarks.results import BenchResult, Goal, Row, Sample, Side, row
 from benchmarks.setting import BenchSetting, print_progress
 from benchmarks.stage import USER, Stage, stage
 from benchmarks.training_run import THREADS, remove_folder
-from tidegate.core.errors import DeadlineError, TidegateError, UnavailableError
+from tidegate.core.errors import DeadlineError, TidegateError
 from tidegate.core.ids import RunId
 from tidegate.core.records import Task, Trajectory
 from tidegate.core.staleness import Lineage
@@ -95,7 +95,7 @@ def run(setting: BenchSetting) -> BenchResult:
     for repetition in range(setting.repeat(REPETITIONS)):
         for side in alternating(repetition):
             folder = setting.folder / f"trajectories-{side}-{repetition}"
-            done.append(_in_a_process(setting, side, folder))
+            done.append(_measure_side(setting, side, folder))
             remove_folder(folder)
             print_progress(
                 f"trajectories {side} {repetition + 1}: "
@@ -162,37 +162,30 @@ def _rows(name: str, transfers: list[Transfer]) -> list[Row]:
     ]
 
 
-def _in_a_process(setting: BenchSetting, side: Side, folder: Path) -> list[Transfer]:
+def _measure_side(setting: BenchSetting, side: Side, folder: Path) -> list[Transfer]:
     """A round whose publisher is a process of its own: a service sets up its memory, and the other side does not."""
-    result = folder.with_suffix(".json")
-    command = [sys.executable, "-m", "benchmarks.trajectories", side, str(folder), str(result)]
-    command += [str(setting.run_file), str(int(setting.quick))]
-    done = subprocess.run(command, check=False, timeout=ROUND_TIMEOUT_S)
-    if done.returncode != 0:
-        raise UnavailableError(f"A round of {side} ended with exit code {done.returncode}", fix="see above")
-    return msgspec.json.decode(result.read_bytes(), type=list[Transfer])
+    return measured_apart(
+        "benchmarks.trajectories",
+        [side, str(setting.run_file), str(folder), *(["--quick"] if setting.quick else [])],
+        list[Transfer],
+        what=f"A round of {side}",
+        timeout_s=ROUND_TIMEOUT_S,
+    )
 
 
-def _main(side: Side, folder: str, result: str, run_file: str, quick: str) -> None:
+def _main(side: Side, run_file: str, folder: str, *options: str) -> None:
     if side == "tidegate":
         keep_freed_memory()
-    setting = BenchSetting(
-        run_file=Path(run_file),
-        folder=Path(folder).parent,
-        output=Path(result),
-        quick=quick == "1",
-        repetitions=1,
-        seeds=1,
-    )
-    Path(result).write_bytes(msgspec.json.encode(uvloop.run(_round(setting, side, Path(folder)))))
+    done = uvloop.run(_round(Path(run_file), side, Path(folder), quick="--quick" in options))
+    sys.stdout.buffer.write(msgspec.json.encode(done))
 
 
-async def _round(setting: BenchSetting, side: Side, folder: Path) -> list[Transfer]:
+async def _round(run_file: Path, side: Side, folder: Path, *, quick: bool) -> list[Transfer]:
     services = ["trajectory_store"] if side == "tidegate" else []
-    async with stage(setting.run_file, folder=folder, services=services, overrides=OVERRIDES) as running:
+    async with stage(run_file, folder=folder, services=services, overrides=OVERRIDES) as running:
         if side == "tidegate":
-            return await _ours(running, payloads(quick=setting.quick))
-        return await _raw(running, payloads(quick=setting.quick))
+            return await _ours(running, payloads(quick=quick))
+        return await _raw(running, payloads(quick=quick))
 
 
 async def _ours(running: Stage, kinds: list[Payload]) -> list[Transfer]:
