@@ -1,7 +1,6 @@
 """What the client sends and passes on in its own way, beside the library's, on a real nats-server."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 import pytest
@@ -19,22 +18,6 @@ pytestmark = pytest.mark.integration
 TIMEOUT_S = 60.0
 # Above what the library lets wait for its flusher (2 MiB), in messages below the broker's limit of one.
 BODIES = [bytes([number]) * 700_000 for number in range(8)]
-
-
-@pytest.fixture
-async def client(nats: Broker) -> AsyncGenerator[BrokerClient]:
-    client = BrokerClient()
-    await client.connect(nats.url)
-    yield client
-    await client.close()
-
-
-@pytest.fixture
-async def library(nats: Broker) -> AsyncGenerator[Client]:
-    client = Client()
-    await client.connect(nats.url)
-    yield client
-    await client.close()
 
 
 async def until_subscribed(client: Client) -> None:
@@ -105,7 +88,7 @@ async def test_subject_that_would_begin_another_command_is_refused(
 
 async def test_message_without_a_responder_comes_back_with_its_status(client: BrokerClient) -> None:
     received = await follow(client, "inbox")
-    await client.send("nobody", b"x", reply="inbox")
+    await client.send("unanswered", b"x", reply="inbox")
     message = await get(received)
     assert (message.data, message.headers["Status"]) == (b"", "503")
 

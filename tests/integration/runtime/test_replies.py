@@ -1,27 +1,17 @@
 """Requests whose answers share one inbox and one timer, on a real nats-server."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 
 import pytest
 from nats.aio.msg import Msg
 from nats.errors import NoRespondersError
 
-from tests.support.broker import Broker
 from tidegate.runtime.broker_client import BrokerClient
 from tidegate.runtime.bus_failures import BusFailures
 from tidegate.runtime.replies import SWEEP_S, Replies
 from tidegate.runtime.subscribing import subscribe
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture
-async def client(nats: Broker) -> AsyncGenerator[BrokerClient]:
-    client = BrokerClient()
-    await client.connect(nats.url)
-    yield client
-    await client.close()
 
 
 async def answer_when(client: BrokerClient, subject: str, released: asyncio.Event) -> None:
