@@ -13,8 +13,8 @@ from tidegate.wire.subjects import POOL, SHARD, Topology
 
 RUN = "cartpole-t"
 TOPOLOGY = Topology(RunId(RUN))
-STREAMS = TOPOLOGY.streams(max_tasks=16)
 ENVIRONMENT = "e"
+STREAMS = TOPOLOGY.streams(max_tasks=16, environment=ENVIRONMENT)
 CONSUMERS = (
     TOPOLOGY.task_consumer(POOL, ack_wait_s=30.0, max_running=4),
     TOPOLOGY.rollout_consumer(ENVIRONMENT, ack_wait_s=30.0, max_running=4),
@@ -38,6 +38,9 @@ PUBLISHERS: Mapping[str, frozenset[str]] = {
     TOPOLOGY.tasks(POOL): frozenset({"task-queue"}),
     TOPOLOGY.rollouts(ENVIRONMENT): frozenset({"actor"}),
     TOPOLOGY.trajectories(SHARD): frozenset({"actor", "environment"}),
+    # Of no consumer.
+    TOPOLOGY.tasks("other"): frozenset(),
+    TOPOLOGY.trajectories(SHARD + 1): frozenset(),
     TOPOLOGY.progress(TaskId("t1")): frozenset({"actor"}),
     TOPOLOGY.policy("default"): frozenset({"weight-distribution"}),
     TOPOLOGY.control("task_queue"): frozenset({"admission"}),

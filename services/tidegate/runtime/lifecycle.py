@@ -162,7 +162,8 @@ class ServiceLifecycle:
             )
             try:
                 await bus.await_streams(
-                    topology.streams(max_tasks=max_tasks(settings)), timeout_s=settings.broker_wait_s
+                    topology.streams(max_tasks=max_tasks(settings), environment=settings.workload.label),
+                    timeout_s=settings.broker_wait_s,
                 )
                 await self._serve(context)
             except TidegateError as error:

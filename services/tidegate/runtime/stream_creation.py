@@ -56,7 +56,7 @@ async def create_streams(bus: Bus, settings: Settings, consumers: ConsumerSettin
         UnavailableError: JetStream did not answer in time.
     """
     await bus.bootstrap(
-        Topology(settings.run).streams(max_tasks=max_tasks(settings)),
+        Topology(settings.run).streams(max_tasks=max_tasks(settings), environment=settings.workload.label),
         consumers=consumers_of(settings, consumers),
         copies=settings.stream_copies,
     )

@@ -273,7 +273,7 @@ def _check_shape(current: api.StreamConfig, spec: StreamSpec) -> None:
     if (
         current.retention != wanted.retention
         or current.discard != wanted.discard
-        or sorted(current.subjects or []) != sorted(spec.subjects)
+        or not all(_takes(current, subject) for subject in spec.subjects)
     ):
         raise StaleFolderError(
             f"Stream {spec.name} exists with another shape",
@@ -282,8 +282,15 @@ def _check_shape(current: api.StreamConfig, spec: StreamSpec) -> None:
         )
 
 
-def _limits(config: api.StreamConfig) -> tuple[int | None, ...]:
+def _takes(config: api.StreamConfig, subject: str) -> bool:
+    """Whether a stream takes a subject: itself, or every last token where the stream names ``*``."""
+    return not {subject, f"{subject.rpartition('.')[0]}.*"}.isdisjoint(config.subjects or [])
+
+
+def _limits(config: api.StreamConfig) -> tuple[object, ...]:
     return (
+        # Of streams that were created with more of them, which no consumer reads.
+        sorted(config.subjects or []),
         # Of streams that were created with it: see `wire.permissions`.
         config.allow_direct,
         config.max_bytes,

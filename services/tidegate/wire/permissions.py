@@ -30,8 +30,8 @@ CONSUMERS: Mapping[str, str] = {
     "ROLLOUTS": "*",
     "TRAJECTORIES": "store-0",
 }
-# The subject of the messages that the consumer of TASKS filters.
-TASKS_SUBJECT = "task.default"
+# The subjects of TASKS and of TRAJECTORIES. That of ROLLOUTS is named after the environment; the stream takes no other.
+TASKS_SUBJECT, TRAJECTORIES_SUBJECT = "task.default", "traj.0"
 
 
 class ServicePermissions(msgspec.Struct, frozen=True):
@@ -54,20 +54,20 @@ class ServicePermissions(msgspec.Struct, frozen=True):
 
 SERVICES: Mapping[str, ServicePermissions] = {
     "task_queue": ServicePermissions(
-        publish=("task.*",),
+        publish=(TASKS_SUBJECT,),
         events=("evaluation_begun",),
         follow=("ver.*", "ctl.task_queue"),
         read=("CONTROL", "POLICY"),
     ),
     "actor": ServicePermissions(
-        publish=("roll.*", "traj.*", "part.*"),
+        publish=("roll.*", TRAJECTORIES_SUBJECT, "part.*"),
         events=("evaluation",),
         follow=("ver.*",),
         read=("POLICY", "PROGRESS"),
         consume="TASKS",
     ),
     "inference": ServicePermissions(follow=("ver.*",), read=("POLICY",)),
-    "environment": ServicePermissions(publish=("traj.*",), consume="ROLLOUTS"),
+    "environment": ServicePermissions(publish=(TRAJECTORIES_SUBJECT,), consume="ROLLOUTS"),
     "trajectory_store": ServicePermissions(
         events=("lease_expired",), follow=("ver.*",), read=("POLICY",), consume="TRAJECTORIES"
     ),

@@ -158,13 +158,18 @@ class Topology(msgspec.Struct, frozen=True):
         """Core subject (no stream) of the statistics of a service's instances; only its user may publish there."""
         return f"tg.{self.run_id}.stats.{service}"
 
-    def streams(self, *, max_tasks: int) -> tuple[StreamSpec, ...]:
-        """The table. ``max_tasks`` bounds TASKS: twice the actors' slots."""
+    def streams(self, *, max_tasks: int, environment: str | None = None) -> tuple[StreamSpec, ...]:
+        """The table. ``max_tasks`` bounds TASKS: twice the actors' slots.
+
+        A work queue takes only subjects that a consumer reads: what is published to others would fill it for ever.
+        ``environment``: whose rollouts are taken; None takes those of all, where nothing but the names matters.
+        """
+        rollouts = f"tg.{self.run_id}.roll.*" if environment is None else self.rollouts(environment)
         prefix = f"tg.{self.run_id}"
         return (
             StreamSpec(
                 name=self.stream("TASKS"),
-                subjects=(f"{prefix}.task.*",),
+                subjects=(self.tasks(POOL),),
                 retention="work_queue",
                 discard="new",
                 max_bytes=256 * MIB,
@@ -173,14 +178,14 @@ class Topology(msgspec.Struct, frozen=True):
             ),
             StreamSpec(
                 name=self.stream("ROLLOUTS"),
-                subjects=(f"{prefix}.roll.*",),
+                subjects=(rollouts,),
                 retention="work_queue",
                 discard="new",
                 max_bytes=2 * GIB,
             ),
             StreamSpec(
                 name=self.stream("TRAJECTORIES"),
-                subjects=(f"{prefix}.traj.*",),
+                subjects=(self.trajectories(SHARD),),
                 retention="work_queue",
                 discard="new",
                 max_bytes=2 * GIB,

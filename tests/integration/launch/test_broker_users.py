@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import broker_users as table
 from tests.support.broker import free_port
-from tests.support.broker_users import CONSUMERS, RUN, STREAMS, TOPOLOGY, USERS, User
+from tests.support.broker_users import CONSUMERS, ENVIRONMENT, RUN, STREAMS, TOPOLOGY, USERS, User
 from tidegate.core.errors import StaleFolderError, UnavailableError
 from tidegate.core.ids import TaskId
 from tidegate.launch.broker import BrokerEndpoint, find_server, new_passwords, wait_ready, write_config
@@ -116,6 +116,42 @@ async def test_streams_cannot_be_emptied_sealed_copied_or_republished_by_an_acto
     await actor.close()
 
 
+async def test_actor_cannot_fill_a_work_queue_with_what_no_consumer_reads(server: Server) -> None:
+    bus = await server.bus("actor")
+    for subject in (TOPOLOGY.trajectories(1), TOPOLOGY.rollouts("another"), TOPOLOGY.tasks("another")):
+        await bus.publish_core(subject, b"filler")
+    # On the same connection, so that the broker took the others before.
+    for subject in (TOPOLOGY.trajectories(0), TOPOLOGY.rollouts(ENVIRONMENT)):
+        await bus.publish(subject, b"work", message_id=subject)
+    for kind, messages in (("TASKS", 0), ("ROLLOUTS", 1), ("TRAJECTORIES", 1)):
+        assert (await bus.stream_state(TOPOLOGY.stream(kind))).last_sequence == messages, kind
+    await bus.close()
+
+
+async def test_stream_of_an_older_run_keeps_its_messages_and_takes_no_other_subjects_any_more(
+    empty_server: Server,
+) -> None:
+    bus, actor = await empty_server.bus("bootstrap"), await empty_server.bus("actor")
+    older = [
+        msgspec.structs.replace(spec, subjects=(f"{spec.subjects[0].rpartition('.')[0]}.*",))
+        for spec in STREAMS
+    ]
+    await bus.bootstrap(older)
+    await actor.publish(TOPOLOGY.rollouts(ENVIRONMENT), b"work", message_id="m")
+    # A service of the new version may be there before the streams are updated.
+    await actor.await_streams(STREAMS, timeout_s=60.0)
+    await bus.bootstrap(STREAMS, consumers=CONSUMERS)
+    await actor.publish_core(TOPOLOGY.rollouts("another"), b"filler")
+    await actor.publish(TOPOLOGY.rollouts(ENVIRONMENT), b"more work", message_id="n")
+    assert (await actor.stream_state(TOPOLOGY.stream("ROLLOUTS"))).last_sequence == 2
+    environment = await empty_server.bus("environment")
+    reader = await environment.consumer(CONSUMERS[1].durable)
+    bodies = [delivery.data for _ in range(2) for delivery in await reader.fetch(1, wait_s=60.0)]
+    assert bodies == [b"work", b"more work"]
+    for each in (reader, bus, actor, environment):
+        await each.close()
+
+
 async def test_actor_cannot_have_its_bytes_published_where_it_may_not_publish(server: Server) -> None:
     actor, bus, admission = (
         await server.user("actor"),
@@ -190,7 +226,7 @@ async def test_bootstrap_changes_limits_and_refuses_what_would_lose_messages(ser
     for number in range(4):
         await queue.publish(TOPOLOGY.tasks(POOL), b"task", message_id=f"t{number}")
     changed = TOPOLOGY.task_consumer(POOL, ack_wait_s=7.0, max_running=1)
-    await bus.bootstrap(TOPOLOGY.streams(max_tasks=32), consumers=[changed])
+    await bus.bootstrap(TOPOLOGY.streams(max_tasks=32, environment=ENVIRONMENT), consumers=[changed])
     user = await server.user("bootstrap")
     info = await user.ask(f"$JS.API.STREAM.INFO.{STREAMS[0].name}", {})
     assert (info["config"]["max_msgs"], info["state"]["messages"]) == (32, 4)

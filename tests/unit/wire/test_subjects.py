@@ -53,6 +53,16 @@ def test_subject_belongs_to_exactly_its_stream(kind: str, subject: str) -> None:
     assert owners == [TOPOLOGY.stream(kind)]
 
 
+def test_work_queue_takes_only_what_its_consumer_reads() -> None:
+    specs = {spec.name: spec for spec in TOPOLOGY.streams(max_tasks=64, environment="my_task.py:Reverse")}
+    for consumer in (
+        TOPOLOGY.task_consumer("default", ack_wait_s=5, max_running=8),
+        TOPOLOGY.rollout_consumer("my_task.py:Reverse", ack_wait_s=5, max_running=8),
+        TOPOLOGY.trajectory_consumer(0),
+    ):
+        assert specs[consumer.durable.stream].subjects == (consumer.filter_subject,)
+
+
 def test_statistics_are_kept_by_no_stream() -> None:
     prefix = TOPOLOGY.stats("actor").rpartition(".")[0]
     assert all(pattern.rpartition(".")[0] != prefix for spec in SPECS.values() for pattern in spec.subjects)
