@@ -8,7 +8,6 @@ commit. One thread owns it.
 import sqlite3
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
-from itertools import accumulate, chain, count
 from pathlib import Path
 
 import msgspec
@@ -29,8 +28,7 @@ from tidegate.trajectory_store.rows import (
     INSERT_FRAME,
     INSERT_ROW,
     Arrival,
-    arrived,
-    candidates_of,
+    ArrivedColumns,
     frame_row,
     insert_arrived,
     never_arrived,
@@ -119,34 +117,27 @@ class Ledger:
     def _insert(
         self, arrivals: Sequence[Arrival], *, duplicates: int, now_s: float, inserted_units: int = 0
     ) -> None:
-        first_seqs = list(accumulate((len(arrival.columns) for arrival in arrivals), initial=self._next_seq))
-        placed = list(zip(arrivals, first_seqs, count(self._next_frame), strict=False))
-        rows = [
-            arrived(arrival, first_seq=first_seq, frame_id=frame_id, now_s=now_s)
-            for arrival, first_seq, frame_id in placed
-        ]
-        candidates = [
-            candidate
-            for arrival, first_seq, frame_id in placed
-            for candidate in candidates_of(arrival, first_seq=first_seq, frame_id=frame_id)
-        ]
+        first_seq, first_frame = self._next_seq, self._next_frame
+        columns = ArrivedColumns(arrivals, first_seq=first_seq, first_frame=first_frame)
+        rows, candidates = columns.rows(now_s=now_s), columns.candidates()
         with transaction(self._db):
             self._db.executemany(
-                INSERT_FRAME, [frame_row(arrival, frame_id=frame_id) for arrival, _, frame_id in placed]
+                INSERT_FRAME,
+                [frame_row(each, frame_id=number) for number, each in enumerate(arrivals, start=first_frame)],
             )
-            insert_arrived(self._db, chain.from_iterable(rows))
+            insert_arrived(self._db, rows)
             if arrivals:
                 note(self._db, self._arrived_note(arrivals, now_s=now_s))
-            append_outcomes(self._db, range(self._next_seq, self._next_seq + len(candidates)), "accepted")
+            append_outcomes(self._db, range(first_seq, first_seq + len(rows)), "accepted")
             counts.add_to_counter(self._db, "duplicates", duplicates)
             counts.add_to_counter(self._db, "replay_inserted", inserted_units)
-        for arrival, _, frame_id in placed:
-            self.frames.add(frame_id, arrival.location, num_live=len(arrival.columns))
-        self._next_seq += len(candidates)
+        for number, arrival in enumerate(arrivals, start=first_frame):
+            self.frames.add(number, arrival.location, num_live=len(arrival.columns))
+        self._next_seq += len(rows)
         self._next_frame += len(arrivals)
         self.pool.add(candidates)
-        self.tally.accepted += len(candidates)
-        self.tally.available += len(candidates)
+        self.tally.accepted += len(rows)
+        self.tally.available += len(rows)
         self.tally.duplicates += duplicates
 
     def _arrived_note(self, arrivals: Sequence[Arrival], *, now_s: float) -> ArrivedNote:

@@ -1,9 +1,10 @@
 """Rows of the ledger to values and back."""
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from itertools import chain, count, cycle, repeat
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -12,12 +13,15 @@ from tidegate.core.ids import GroupId, LineageName, PolicyVersion, TrajectoryId
 from tidegate.core.records import VersionSpan
 from tidegate.core.staleness import Lineage, LineageTree, clock_ahead_s
 from tidegate.trajectory_store.state import Location
-from tidegate.wire.columns import RecordColumns, SpanRow, spans_of
+from tidegate.wire.columns import EpisodeRow, RecordColumns, SpanRow, spans_of
 
 # Longer explanations are cut: a row stays narrow whatever a verifier or a peer writes.
 DETAIL_CHARACTERS_MAX = 500
 
-_encode_spans = msgspec.msgpack.Encoder().encode
+Value = TypeVar("Value")
+
+# Most records of a moment have one of a few versions.
+_encoded_spans = lru_cache(maxsize=1024)(msgspec.msgpack.Encoder().encode)
 _decode_spans = msgspec.msgpack.Decoder(tuple[SpanRow, ...]).decode
 
 
@@ -126,7 +130,7 @@ _INSERT_ARRIVED = (
     f" VALUES {_ARRIVED_ROW}"
 )
 # Of one statement: a fifth of a row's CPU is the statement's own.
-ROWS_AT_ONCE = 32
+ROWS_AT_ONCE = 16
 _INSERT_AT_ONCE = _INSERT_ARRIVED + f", {_ARRIVED_ROW}" * (ROWS_AT_ONCE - 1)
 CANDIDATE_COLUMNS = "seq, trajectory_id, group_id, group_size, spans, started_at_s, frame_id"
 
@@ -137,61 +141,80 @@ def frame_row(arrival: Arrival, *, frame_id: int) -> tuple[Any, ...]:
     return frame_id, segment, offset, size, arrival.received_at_s, arrival.head, arrival.digest
 
 
-def insert_arrived(db: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> None:
+def insert_arrived(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
     """Insert what ``arrived`` made.
 
     Raises:
         sqlite3.IntegrityError: the ledger has a row of one of these trajectories.
     """
-    listed = list(rows)
-    whole = len(listed) - len(listed) % ROWS_AT_ONCE
+    whole = len(rows) - len(rows) % ROWS_AT_ONCE
     for start in range(0, whole, ROWS_AT_ONCE):
-        db.execute(_INSERT_AT_ONCE, list(chain.from_iterable(listed[start : start + ROWS_AT_ONCE])))
-    db.executemany(_INSERT_ARRIVED, listed[whole:])
+        db.execute(_INSERT_AT_ONCE, list(chain.from_iterable(rows[start : start + ROWS_AT_ONCE])))
+    db.executemany(_INSERT_ARRIVED, rows[whole:])
 
 
-def arrived(arrival: Arrival, *, first_seq: int, frame_id: int, now_s: float) -> Iterable[tuple[Any, ...]]:
-    """The rows of the trajectories that arrived in a frame, for ``insert_arrived``."""
-    columns = arrival.columns
-    started_at_s, finished_at_s = arrival.times()
-    returns = [[episode[0] for episode in episodes] for episodes in columns.episodes]
-    return zip(
-        count(first_seq),
-        columns.trajectory_id,
-        cycle(columns.group_id),
-        cycle(columns.group_size),
-        cycle(columns.curriculum_bin),
-        cycle(columns.reward),
-        cycle(columns.num_steps),
-        cycle(columns.length_tokens),
-        cycle(map(len, returns)),
-        cycle([sum(values) / len(values) if values else None for values in returns]),
-        cycle(map(_encode_spans, columns.spans)),
-        cycle(started_at_s),
-        cycle(finished_at_s),
-        repeat(now_s),
-        repeat(frame_id),
-        arrival.frame_indexes,
-        strict=False,
-    )
+class ArrivedColumns:
+    """The trajectories that arrived in some frames as columns, which their rows and their candidates share.
 
+    Column by column for all frames, because an iterator costs more than a value, and most frames have one record.
+    """
 
-def candidates_of(arrival: Arrival, *, first_seq: int, frame_id: int) -> list[Candidate]:
-    """What batching needs to know of the trajectories that arrived in a frame."""
-    columns = arrival.columns
-    started_at_s, _ = arrival.times()
-    return list(
-        map(
-            Candidate,
-            count(first_seq),
-            columns.trajectory_id,
-            cycle(columns.group_id),
-            cycle(columns.group_size),
-            cycle(map(spans_of, columns.spans)),
-            cycle(started_at_s),
-            repeat(frame_id),
+    def __init__(self, arrivals: Sequence[Arrival], *, first_seq: int, first_frame: int) -> None:
+        """Rows are numbered on from ``first_seq``, frames from ``first_frame``."""
+        self._arrivals = arrivals
+        self._frames = [arrival.columns for arrival in arrivals]
+        self._sizes = [len(columns) for columns in self._frames]
+        self._seqs = range(first_seq, first_seq + sum(self._sizes))
+        times = [arrival.times() for arrival in arrivals]
+        self._started = self._values([started for started, _ in times])
+        self._finished = self._values([finished for _, finished in times])
+        self._ids = list(chain.from_iterable([columns.trajectory_id for columns in self._frames]))
+        self._groups = self._values([columns.group_id for columns in self._frames])
+        self._group_sizes = self._values([columns.group_size for columns in self._frames])
+        self._spans = self._values([columns.spans for columns in self._frames])
+        self._frame_ids = self._values([[first_frame + number] for number in range(len(arrivals))])
+
+    def _values(self, columns: Sequence[list[Value]]) -> list[Value]:
+        """The value of each record, of one column of each frame, where one may stand for all records of a frame."""
+        values: list[Value] = []
+        for column, size in zip(columns, self._sizes, strict=True):
+            values += column if len(column) == size else column * size
+        return values
+
+    def rows(self, *, now_s: float) -> list[tuple[Any, ...]]:
+        """In the order of ``ARRIVED_COLUMNS``, for ``insert_arrived``."""
+        frames = self._frames
+        episodes = self._values([columns.episodes for columns in frames])
+        return list(
+            zip(
+                self._seqs,
+                self._ids,
+                self._groups,
+                self._group_sizes,
+                self._values([columns.curriculum_bin for columns in frames]),
+                self._values([columns.reward for columns in frames]),
+                self._values([columns.num_steps for columns in frames]),
+                self._values([columns.length_tokens for columns in frames]),
+                map(len, episodes),
+                map(_mean_return, episodes),
+                map(_encoded_spans, self._spans),
+                self._started,
+                self._finished,
+                repeat(now_s),
+                self._frame_ids,
+                chain.from_iterable([arrival.frame_indexes for arrival in self._arrivals]),
+                strict=False,
+            )
         )
-    )
+
+    def candidates(self) -> list[Candidate]:
+        """What batching needs to know of them."""
+        columns = (self._seqs, self._ids, self._groups, self._group_sizes)
+        return list(map(Candidate, *columns, map(spans_of, self._spans), self._started, self._frame_ids))
+
+
+def _mean_return(episodes: Sequence[EpisodeRow]) -> float | None:
+    return sum([episode[0] for episode in episodes]) / len(episodes) if episodes else None
 
 
 def never_arrived(

@@ -20,7 +20,13 @@ from tidegate.trajectory_store.chain_state import DROPPED, TRAINED, WAITING, Cha
 from tidegate.trajectory_store.folded_ids import digest_of_tasks, load_ids, read_folded
 from tidegate.trajectory_store.hash_chain import PROVENANCE_DIGEST_BYTES, FoldedNote, TrainedNote
 from tidegate.trajectory_store.replay.accounting import units_of_ledger
-from tidegate.trajectory_store.rows import ARRIVED_COLUMNS, Arrival, NewTrajectoryRow, arrived, never_arrived
+from tidegate.trajectory_store.rows import (
+    ARRIVED_COLUMNS,
+    Arrival,
+    ArrivedColumns,
+    NewTrajectoryRow,
+    never_arrived,
+)
 from tidegate.trajectory_store.schema import reading
 from tidegate.trajectory_store.segments import segment_path
 from tidegate.trajectory_store.state import Location
@@ -203,8 +209,8 @@ class _Verifier:
             frame_indexes=indexes,
             received_at_s=received_at_s,
         )
-        rows = arrived(arrival, first_seq=frame.first_seq, frame_id=frame.frame_id, now_s=frame.at_s)
-        for seq, row in enumerate(rows, start=frame.first_seq):
+        arrived = ArrivedColumns([arrival], first_seq=frame.first_seq, first_frame=frame.frame_id)
+        for seq, row in enumerate(arrived.rows(now_s=frame.at_s), start=frame.first_seq):
             expected: dict[str, Any] = dict(zip(ARRIVED_COLUMNS, row, strict=True))
             self._verify_row(seq, expected, name=expected["trajectory_id"])
 
