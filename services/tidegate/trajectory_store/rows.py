@@ -142,7 +142,7 @@ def frame_row(arrival: Arrival, *, frame_id: int) -> tuple[Any, ...]:
 
 
 def insert_arrived(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert what ``arrived`` made.
+    """Insert what ``ArrivedColumns.rows`` made.
 
     Raises:
         sqlite3.IntegrityError: the ledger has a row of one of these trajectories.
