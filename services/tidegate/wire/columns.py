@@ -8,7 +8,6 @@ in the conversion between messages and values.
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import cycle
-from operator import attrgetter
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import msgspec
@@ -129,9 +128,11 @@ def columns_of(trajectories: Sequence[Trajectory]) -> RecordColumns:
         raise RecordError("A trajectory frame holds no trajectory")
     columns: list[list[Any]]
     if len(trajectories) == 1:
-        columns = [[value] for value in _fields_of(trajectories[0])]
+        columns = [[value] for value in astuple(trajectories[0])]
+        del columns[_TENSORS_POSITION]
     else:
-        columns = list(map(list, zip(*map(_fields_of, trajectories), strict=True)))
+        columns = list(map(list, zip(*map(astuple, trajectories), strict=True)))
+        del columns[_TENSORS_POSITION]
         for column in columns[1:]:
             if column.count(column[0]) == len(column):
                 del column[1:]
@@ -175,7 +176,6 @@ _READ: dict[str, Callable[[Any], Any]] = {
     "stages": lambda rows: tuple([StageTiming(*row) for row in rows]),
 }
 _FIELDS = RecordColumns.__struct_fields__
-_fields_of: Callable[[Trajectory], tuple[Any, ...]] = attrgetter(*_FIELDS)
 _WRITE_AT = [(position, _WRITE[name]) for position, name in enumerate(_FIELDS) if name in _WRITE]
 _TENSORS_POSITION = Trajectory.__struct_fields__.index("tensors")
 # Ids are never shared: their number is the number of records.

@@ -171,7 +171,7 @@ def _as_travels_together(stack: Stack, trajectories: Sequence[Trajectory]) -> St
         return stack
     owners = [trajectories[owner].trajectory_id for owner in stack.owners]
     arrays = [_as_travels(stack.name, array, owner) for owner, array in zip(owners, arrays, strict=True)]
-    return Stack(stack.name, arrays, stack.owners)
+    return msgspec.structs.replace(stack, arrays=arrays)
 
 
 def _as_travels(name: str, tensor: Array, trajectory_id: str) -> Array:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,6 +25,8 @@ from tidegate.wire.compression import (
     LZ4_RATIO_MAX,
     decompress,
 )
+
+Value = TypeVar("Value")
 
 ALIGNMENT_BYTES = 64
 # Layouts cached by a process, the least recently used are evicted; a larger one is read each time.
@@ -155,11 +157,13 @@ def _make_sheet(kinds: Sequence[Kind]) -> Sheet:
 class Stack(msgspec.Struct, frozen=True, eq=False):
     """Tensors of equal name, dtype and row shape of several records, which lie one after the other in a payload.
 
-    ``owners``: positions of their records, in order.
+    ``shapes``: of each, because asking an array for its shape makes a tuple. ``owners``: positions of their records, in
+    order.
     """
 
     name: str
     arrays: list[Array]
+    shapes: list[tuple[int, ...]]
     owners: Sequence[int]
 
 
@@ -171,24 +175,28 @@ def stacks_of(tensors: Sequence[Mapping[str, Array]]) -> list[Stack]:
         owners: Sequence[int] = range(len(tensors))
         if len(arrays) < len(tensors):
             owners = [index for index, each in enumerate(tensors) if name in each]
-        if _are_alike(arrays):
-            stacks.append(Stack(name, arrays, owners))
+        dtypes, shapes = [array.dtype for array in arrays], [array.shape for array in arrays]
+        if _are_alike(dtypes, shapes):
+            stacks.append(Stack(name, arrays, shapes, owners))
             continue
         alike: dict[Any, list[int]] = {}
-        for place, array in enumerate(arrays):
-            alike.setdefault((array.dtype, array.shape[1:], array.ndim > 0), []).append(place)
+        for place, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
+            alike.setdefault((dtype, shape[1:], len(shape) > 0), []).append(place)
         stacks += [
-            Stack(name, [arrays[place] for place in places], [owners[place] for place in places])
+            Stack(name, _at(places, arrays), _at(places, shapes), _at(places, owners))
             for places in alike.values()
         ]
     return stacks
 
 
-def _are_alike(arrays: Sequence[Array]) -> bool:
-    num = len(arrays)
-    if [array.dtype for array in arrays].count(arrays[0].dtype) < num:
+def _at(places: Sequence[int], values: Sequence[Value]) -> list[Value]:
+    return [values[place] for place in places]
+
+
+def _are_alike(dtypes: list[np.dtype[Any]], shapes: list[tuple[int, ...]]) -> bool:
+    num = len(shapes)
+    if dtypes.count(dtypes[0]) < num:
         return False
-    shapes = [array.shape for array in arrays]
     if shapes.count(shapes[0]) == num:
         return True
     return all(shapes) and [shape[1:] for shape in shapes].count(shapes[0][1:]) == num
@@ -200,16 +208,16 @@ def sheet_of_stacks(stacks: Sequence[Stack], *, num_records: int) -> Sheet:
     paddings: list[bytes] = []
     offset = 0
     for stack in stacks:
-        first, num_tensors = stack.arrays[0], len(stack.arrays)
-        row_shape = first.shape[1:]
-        rows = [array.shape[0] for array in stack.arrays] if first.ndim else []
-        num_rows = sum(rows) if first.ndim else num_tensors
+        dtype, shape, num_tensors = stack.arrays[0].dtype, stack.shapes[0], len(stack.arrays)
+        row_shape = shape[1:]
+        rows = [each[0] for each in stack.shapes] if shape else []
+        num_rows = sum(rows) if shape else num_tensors
         if rows and rows.count(rows[0]) == num_tensors:
             del rows[1:]
-        size = num_rows * math.prod(row_shape) * first.dtype.itemsize
+        size = num_rows * math.prod(row_shape) * dtype.itemsize
         padding = bytes(-size % ALIGNMENT_BYTES)
         records = [] if num_tensors == num_records else list(stack.owners)
-        columns.append(TensorColumn(stack.name, DTYPE_NAMES[first.dtype], offset, row_shape, rows, records))
+        columns.append(TensorColumn(stack.name, DTYPE_NAMES[dtype], offset, row_shape, rows, records))
         paddings += [b""] * (num_tensors - 1)
         paddings.append(padding)
         offset += size + len(padding)
