@@ -39,7 +39,7 @@ def test_invariants_hold_while_operators_roll_the_learner_back(
     pair: int, max_lag: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Rollback] = []
-    num_finished = 0
+    num_finished = num_revived = 0
     write, remove = RollbackFile.write, RollbackFile.remove
 
     def note_written(file: RollbackFile, rollback: Rollback) -> None:
@@ -65,6 +65,8 @@ def test_invariants_hold_while_operators_roll_the_learner_back(
         )
         report = check(simulate(scenario, faults=ROLLBACKS))
         assert report.updates > 0
+        num_revived += report.revived
+    assert num_revived > 0
     assert any(rollback.target.step < rollback.head.step for rollback in written)
     assert num_finished >= len(written) - 1, (
         "all but the last one, which the end of the run may have interrupted"

@@ -25,6 +25,7 @@ from nats.errors import (
 )
 
 from tidegate.runtime.bus_failures import BusFailures
+from tidegate.runtime.message_parser import MessageParser
 
 # The broker's error, in lower case, as the library compares it.
 _NO_USER = "authorization violation"
@@ -70,6 +71,7 @@ class BrokerClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._transport = _WideTransport()
+        self._ps = MessageParser(self)
         # By subscription: a handful, for as long as the client lives.
         self._followed: dict[int, tuple[Receive, BusFailures]] = {}
 
