@@ -11,6 +11,7 @@ import pytest
 from tests.simulation.reports import check
 from tests.simulation.seeds import seeds
 from tidegate.launch.services import REQUIRED
+from tidegate.sim.faults import FAULTS, request_rollback
 from tidegate.sim.scenario import MAX_LAGS, draw_scenario
 from tidegate.sim.simulation import Report, simulate
 
@@ -34,11 +35,11 @@ def test_invariants_hold_under_faults_at_every_budget(seed: int, max_lag: int) -
 @pytest.mark.extended
 @pytest.mark.timeout(600)
 def test_invariants_hold_for_ten_thousand_ticks_of_faults() -> None:
-    # So many updates between two checkpoints that one which is lost gives trajectories back.
+    # So many updates, and ways back to an older one, that a restore gives trajectories back.
     scenario = msgspec.structs.replace(
-        draw_scenario(8, ticks=LONG_TICKS, max_lag=4), checkpoint_every_steps=8, update_s=0.1, rollout_s=0.2
+        draw_scenario(17, ticks=LONG_TICKS, max_lag=4), checkpoint_every_steps=8, update_s=0.1, rollout_s=0.2
     )
-    report = check(simulate(scenario))
+    report = check(simulate(scenario, faults={**FAULTS, request_rollback: 10}))
     assert report.ticks == LONG_TICKS
     # The run covers every kind of trouble, and training progressed all the same.
     assert report.faults > 100

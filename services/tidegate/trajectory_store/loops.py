@@ -47,9 +47,10 @@ STATS_PERIOD_S = 0.25
 # still unknown after so many deliveries never was a version.
 EARLY_DELIVERIES_MAX = 6
 EARLY_RETRY_S = 0.5
-# Messages that follow each other faster than this are collected for as long, because a transaction costs as much as a
-# message (measured: 190 us of CPU for one alone, 100 us each for sixteen together). One that comes alone never waits,
-# nor do so many bytes: what a larger portion saves in transactions, it costs in memory that is no longer cached.
+# Messages that follow each other faster than this are collected, no longer than for it, because a transaction costs as
+# much as a message (measured: 190 us of CPU for one alone, 100 us each for sixteen together). One that comes alone
+# never waits, nor do so many bytes: what a larger portion saves in transactions, it costs in memory that is no longer
+# cached.
 LINGER_S = 0.003
 LINGER_BYTES_MAX = 512 * 1024
 
@@ -132,9 +133,14 @@ class IntakeLoop:
         deliveries = await consumer.fetch(most, wait_s=FETCH_WAIT_S)
         follows_soon = clock.monotonic_s() - self._collected_at_s < LINGER_S
         num_bytes = sum(len(delivery.data) for delivery in deliveries)
-        if follows_soon and 0 < len(deliveries) < most and num_bytes < LINGER_BYTES_MAX:
-            await asyncio.sleep(LINGER_S)
-            deliveries += await consumer.fetch(most - len(deliveries), wait_s=0.0)
+        deadline_s = clock.monotonic_s() + LINGER_S
+        while follows_soon and 0 < len(deliveries) < most and num_bytes < LINGER_BYTES_MAX:
+            left_s = deadline_s - clock.monotonic_s()
+            more = await consumer.fetch(most - len(deliveries), wait_s=left_s) if left_s > 0 else []
+            if not more:
+                break
+            deliveries += more
+            num_bytes += sum(len(delivery.data) for delivery in more)
         self._collected_at_s = clock.monotonic_s()
         return deliveries
 
