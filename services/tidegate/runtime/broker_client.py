@@ -175,8 +175,12 @@ def _header_block(headers: Mapping[str, str]) -> bytes:
 
 def _header_fields(block: bytes) -> dict[str, str]:
     """What ``_header_block`` wrote."""
-    fields = [line.partition(":") for line in block.decode(errors="replace").split("\r\n")]
-    return {name.strip(): value.strip() for name, separator, value in fields if separator}
+    fields: dict[str, str] = {}
+    for line in block.decode(errors="replace").split("\r\n"):
+        name, separator, value = line.partition(":")
+        if separator:
+            fields[name.strip()] = value.strip()
+    return fields
 
 
 def _in_line(text: str) -> str:

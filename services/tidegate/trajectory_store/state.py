@@ -217,6 +217,8 @@ class Pool:
 def _is_whole(members: Group) -> bool:
     """Whether these are all of their group, in order of arrival."""
     size = len(members)
+    if size == 1:
+        return members[0].group_size == 1
     sizes, seqs = [member.group_size for member in members], [member.seq for member in members]
     return sizes.count(size) == size and seqs == sorted(seqs)
 
