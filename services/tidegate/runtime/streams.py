@@ -4,7 +4,7 @@ Everyone else waits for them and verifies their shape (``wire.permissions``).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -102,7 +102,7 @@ class Streams:
             await asyncio.sleep(WAIT_EVERY_S)
 
     async def ensure_stream(self, spec: StreamSpec, *, copies: int) -> None:
-        """Create the stream or verify its shape; limits and copies are updated in place.
+        """Create the stream or verify its shape; limits, copies and subjects of older versions are updated in place.
 
         Raises:
             CorruptionError: the broker cannot open its files.
@@ -152,7 +152,7 @@ class Streams:
                     raise
             return
         _check_shape(current, spec)
-        if _limits(current) != _limits(wanted):
+        if _updatable(current) != _updatable(wanted):
             await self._manager.update_stream(wanted)
 
     async def _ensure_consumer(self, spec: ConsumerSpec) -> None:
@@ -273,7 +273,7 @@ def _check_shape(current: api.StreamConfig, spec: StreamSpec) -> None:
     if (
         current.retention != wanted.retention
         or current.discard != wanted.discard
-        or not all(_takes(current, subject) for subject in spec.subjects)
+        or sorted(current.subjects or []) not in (sorted(spec.subjects), _wider(spec.subjects))
     ):
         raise StaleFolderError(
             f"Stream {spec.name} exists with another shape",
@@ -282,14 +282,14 @@ def _check_shape(current: api.StreamConfig, spec: StreamSpec) -> None:
         )
 
 
-def _takes(config: api.StreamConfig, subject: str) -> bool:
-    """Whether a stream takes a subject: itself, or every last token where the stream names ``*``."""
-    return not {subject, f"{subject.rpartition('.')[0]}.*"}.isdisjoint(config.subjects or [])
+def _wider(subjects: Sequence[str]) -> list[str]:
+    """The subjects that older versions gave a stream: whatever their last token."""
+    return sorted(f"{subject.rpartition('.')[0]}.*" for subject in subjects)
 
 
-def _limits(config: api.StreamConfig) -> tuple[object, ...]:
+def _updatable(config: api.StreamConfig) -> tuple[object, ...]:
     return (
-        # Of streams that were created with more of them, which no consumer reads.
+        # Of streams of older versions: see ``_wider``.
         sorted(config.subjects or []),
         # Of streams that were created with it: see `wire.permissions`.
         config.allow_direct,

@@ -152,6 +152,17 @@ async def test_stream_of_an_older_run_keeps_its_messages_and_takes_no_other_subj
         await each.close()
 
 
+async def test_stream_of_other_subjects_than_an_older_runs_is_refused(empty_server: Server) -> None:
+    bus, tasks = await empty_server.bus("bootstrap"), STREAMS[0]
+    more = msgspec.structs.replace(tasks, subjects=(*tasks.subjects, TOPOLOGY.tasks("another")))
+    await bus.bootstrap([more])
+    with pytest.raises(StaleFolderError, match="another shape"):
+        await bus.await_streams([tasks], timeout_s=60.0)
+    with pytest.raises(StaleFolderError, match="another shape"):
+        await bus.bootstrap([tasks])
+    await bus.close()
+
+
 async def test_actor_cannot_have_its_bytes_published_where_it_may_not_publish(server: Server) -> None:
     actor, bus, admission = (
         await server.user("actor"),
