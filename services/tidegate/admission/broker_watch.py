@@ -6,7 +6,7 @@ it because it samples the streams anyway and runs as a single instance.
 
 from tidegate.catalogue import telemetry as names
 from tidegate.core.errors import UnavailableError
-from tidegate.runtime.service import ServiceContext, max_tasks
+from tidegate.runtime.service import ServiceContext, stream_specs
 from tidegate.runtime.streams import ConsumerState, StreamState
 from tidegate.wire.subjects import StreamSpec
 
@@ -25,7 +25,7 @@ class BrokerWatch:
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
-        self._specs = context.topology.streams(max_tasks=max_tasks(context.settings))
+        self._specs = stream_specs(context.settings)
 
     async def run(self) -> None:
         """Sample once a period until draining."""

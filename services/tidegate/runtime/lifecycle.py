@@ -39,7 +39,7 @@ from tidegate.runtime.service import (
     ServiceContext,
     ServiceParts,
     ServiceSpec,
-    max_tasks,
+    stream_specs,
 )
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.stats_reports import publish_stats
@@ -161,10 +161,7 @@ class ServiceLifecycle:
                 ),
             )
             try:
-                await bus.await_streams(
-                    topology.streams(max_tasks=max_tasks(settings), environment=settings.workload.label),
-                    timeout_s=settings.broker_wait_s,
-                )
+                await bus.await_streams(stream_specs(settings), timeout_s=settings.broker_wait_s)
                 await self._serve(context)
             except TidegateError as error:
                 self.failures.append(Failure("start", error))

@@ -16,11 +16,6 @@ _NUM_FIELDS = 6
 class MessageParser(Parser):
     """The library's parser, which ``Client`` calls with each read; it keeps what is not whole yet."""
 
-    def __init__(self, client: Any) -> None:
-        """``client``: whose ``_process_msg`` takes the messages."""
-        cast("Any", super()).__init__(client)
-        self._client = client
-
     async def parse(self, data: bytes = b"") -> None:
         """Pass on what ``data`` completes.
 
@@ -39,6 +34,7 @@ class MessageParser(Parser):
 
     async def _pass_whole(self, data: bytes, position: int) -> int:
         """Pass on the messages that begin at ``position`` and are there whole; returns where they end."""
+        client = cast("Any", self).nc
         while data.startswith(_COMMAND, position):
             body = data.find(b"\r\n", position) + CRLF_SIZE
             fields = data[position:body].split()
@@ -47,7 +43,7 @@ class MessageParser(Parser):
             head_stop, stop = body + int(fields[4]), body + int(fields[5])
             if not body < head_stop <= stop <= len(data) - CRLF_SIZE:
                 break
-            await self._client._process_msg(
+            await client._process_msg(
                 int(fields[2]), fields[1], fields[3], data[head_stop:stop], data[body:head_stop]
             )
             position = stop + CRLF_SIZE

@@ -18,7 +18,7 @@ from tidegate.runtime.rpc import Registration
 from tidegate.runtime.stats_board import StatsBoard
 from tidegate.runtime.telemetry import Telemetry
 from tidegate.wire.call_permissions import Role
-from tidegate.wire.subjects import Topology
+from tidegate.wire.subjects import StreamSpec, Topology
 
 Loop = Callable[[], Awaitable[None]]
 
@@ -119,6 +119,7 @@ class ServiceSpec:
     )
 
 
-def max_tasks(settings: Settings) -> int:
-    """Bound of the TASKS stream in messages: twice the limit on running tasks, plus evaluations."""
-    return 2 * run_file_limits(settings, settings.staleness).max_running + 16
+def stream_specs(settings: Settings) -> tuple[StreamSpec, ...]:
+    """The streams of a run: TASKS with room for twice the limit on running tasks, plus evaluations."""
+    max_tasks = 2 * run_file_limits(settings, settings.staleness).max_running + 16
+    return Topology(settings.run).streams(max_tasks=max_tasks, environment=settings.workload.label)

@@ -8,7 +8,7 @@ import msgspec
 from tidegate.runtime.bus import Bus
 from tidegate.runtime.config import Settings
 from tidegate.runtime.live_settings import run_file_limits
-from tidegate.runtime.service import max_tasks
+from tidegate.runtime.service import stream_specs
 from tidegate.wire.subjects import POOL, SHARD, ConsumerSpec, Topology
 
 
@@ -56,7 +56,7 @@ async def create_streams(bus: Bus, settings: Settings, consumers: ConsumerSettin
         UnavailableError: JetStream did not answer in time.
     """
     await bus.bootstrap(
-        Topology(settings.run).streams(max_tasks=max_tasks(settings), environment=settings.workload.label),
+        stream_specs(settings),
         consumers=consumers_of(settings, consumers),
         copies=settings.stream_copies,
     )

@@ -130,17 +130,18 @@ class IntakeLoop:
     async def _collect(self, consumer: Consumer, most: int) -> list[Delivery]:
         """One portion, at most ``most`` messages; one that arrives alone is returned at once."""
         clock = self._context.clock
-        deliveries = await consumer.fetch(most, wait_s=FETCH_WAIT_S)
-        follows_soon = clock.monotonic_s() - self._collected_at_s < LINGER_S
-        num_bytes = sum(len(delivery.data) for delivery in deliveries)
-        deadline_s = clock.monotonic_s() + LINGER_S
-        while follows_soon and 0 < len(deliveries) < most and num_bytes < LINGER_BYTES_MAX:
-            left_s = deadline_s - clock.monotonic_s()
-            more = await consumer.fetch(most - len(deliveries), wait_s=left_s) if left_s > 0 else []
-            if not more:
+        arrived = await consumer.fetch(most, wait_s=FETCH_WAIT_S)
+        now_s = clock.monotonic_s()
+        ends_at_s = now_s + LINGER_S if now_s - self._collected_at_s < LINGER_S else now_s
+        deliveries: list[Delivery] = []
+        num_bytes = 0
+        while arrived:
+            deliveries += arrived
+            num_bytes += sum(len(delivery.data) for delivery in arrived)
+            left_s = ends_at_s - clock.monotonic_s()
+            if len(deliveries) >= most or num_bytes >= LINGER_BYTES_MAX or left_s <= 0:
                 break
-            deliveries += more
-            num_bytes += sum(len(delivery.data) for delivery in more)
+            arrived = await consumer.fetch(most - len(deliveries), wait_s=left_s)
         self._collected_at_s = clock.monotonic_s()
         return deliveries
 

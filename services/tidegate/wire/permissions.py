@@ -17,6 +17,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from tidegate.wire.subjects import POOL, SHARD
+
 BOOTSTRAP = "bootstrap"
 OPERATOR = "operator"
 # The name under which the supervisor of a laptop's run reports.
@@ -26,12 +28,12 @@ RUN_PLACEHOLDER = "{run}"
 STREAMS = ("TASKS", "ROLLOUTS", "TRAJECTORIES", "PROGRESS", "POLICY", "CONTROL", "EVENTS", "QUARANTINE")
 # The streams with a durable consumer. The consumer of ROLLOUTS is named after the environment, and is the only one.
 CONSUMERS: Mapping[str, str] = {
-    "TASKS": "actors-default",
+    "TASKS": f"actors-{POOL}",
     "ROLLOUTS": "*",
-    "TRAJECTORIES": "store-0",
+    "TRAJECTORIES": f"store-{SHARD}",
 }
 # The subjects of TASKS and of TRAJECTORIES. That of ROLLOUTS is named after the environment; the stream takes no other.
-TASKS_SUBJECT, TRAJECTORIES_SUBJECT = "task.default", "traj.0"
+TASKS_SUBJECT, TRAJECTORIES_SUBJECT = f"task.{POOL}", f"traj.{SHARD}"
 
 
 class ServicePermissions(msgspec.Struct, frozen=True):
